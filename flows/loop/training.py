@@ -25,9 +25,9 @@ from gradus.flows.recipe.config import (
     tracker_config,
     wave_config,
 )
+from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.phases import phase_of, recipe_of_phase
 from gradus.flows.recipe.guards import Guard, first_outside
-from gradus.flows.recipe.past import NOTHING, Past
-from gradus.flows.recipe.phases import phase_of, recipe_of_phase
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.inspect.remarks import skipped_rounds

@@ -26,7 +26,7 @@ from gradus.flows.recipe.config import (
     wave_config,
     with_guards_changes,
 )
-from gradus.flows.recipe.phases import settled
+from gradus.flows.recipe.course.phases import settled
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig

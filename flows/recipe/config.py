@@ -21,11 +21,11 @@ from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.assignments import Assignments, assign, set_dotted
+from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.phases import Phase, metrics_read, of_each_phase, settled, with_rounds
+from gradus.flows.recipe.course.schedules import address, as_written, lifted, refuse_unfit, set_scheduled
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
-from gradus.flows.recipe.past import NOTHING, Past
-from gradus.flows.recipe.phases import Phase, settled, with_rounds
-from gradus.flows.recipe.schedules import address, as_written, lifted, refuse_unfit, set_scheduled
 from gradus.flows.recipe.sections import of_packages, of_uses
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
@@ -241,8 +241,9 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(body)
         recipe = recipe.model_copy(update={"stages": {name: _declared(recipe, name, origin) for name in recipe.stages}})
-        for each in map(with_guards_changes, settled(recipe)):
+        for each in of_each_phase(recipe):
             refuse_unfit(each, origin)
+        for each in map(with_guards_changes, settled(recipe)):
             if recipe.phase:
                 Recipe.model_validate(each.model_dump(mode="json"))  # waves of its own beside the recipe's trackers
             held = [Override(stage=address(each, path)[0]) for path in each.schedules]
@@ -251,9 +252,10 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.needs_reference:
+    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe)}
+    if "policy/kl_ref" in read and not recipe.update.needs_reference:
         raise UsageError(
-            f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
+            f"{origin}: a guard, phase or schedule reads policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe

@@ -124,7 +124,8 @@ def with_references(value: T, own: Mapping[str, object]) -> T:
         found = cast("Mapping[str, object]", found).get(part) if isinstance(found, Mapping) else None
     if not isinstance(found, int | float):
         raise UsageError(f"a method reads {key}, and the recipe does not set it", hint=f"--set {key}=...")
-    return cast("T", found * float(factor) if factor else found)
+    product = found * float(factor or 1)
+    return cast("T", int(product) if isinstance(found, int) and product.is_integer() else product)
 
 
 def _read(name: str, files: Mapping[str, Path]) -> Overlay:

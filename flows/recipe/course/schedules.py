@@ -17,7 +17,7 @@ from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
-from gradus.flows.recipe.past import RECORDED, Past
+from gradus.flows.recipe.course.past import RECORDED, Past
 from gradus.tasks.identity.loading import load
 
 KEY = "schedule"

@@ -13,7 +13,7 @@ RECORDED: tuple[str, ...] = get_args(Guarded)
 
 @dataclass(frozen=True)
 class Figures:
-    """What a round recorded: completion tokens sampled for training, and its metrics."""
+    """Record of a round: completion tokens sampled for training, and its metrics."""
 
     tokens: int
     metrics: Mapping[str, float]

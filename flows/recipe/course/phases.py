@@ -18,9 +18,9 @@ from pydantic import Field, model_validator
 
 from gradus.components.chosen import ScheduleConfig, WaveConfig
 from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
+from gradus.flows.recipe.course.past import Figures, Past
+from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
 from gradus.flows.recipe.guards import Guarded, Override, by_stage
-from gradus.flows.recipe.past import Figures, Past
-from gradus.flows.recipe.schedules import Scheduled, extremes, is_schedule, named
 from gradus.tasks.config.curation import MAX_LEVEL
 
 
@@ -184,11 +184,22 @@ def recipe_of_phase(recipe: R, place: int, first: int) -> R:
     return recipe.model_copy(update={**body, **{key: value for key, value in replaced.items() if value is not None}})
 
 
+def of_each_phase(recipe: R) -> list[R]:
+    """Return the recipe of each phase, as if it began with the first round; the recipe itself if it has none."""
+    return [recipe_of_phase(recipe, place, 1) for place in range(len(recipe.phase))] or [recipe]
+
+
 def settled(recipe: R) -> Iterator[R]:
     """Yield recipes without phases, whose schedules are held, that have between them what a run can come to.
 
     A recipe that has neither is itself the only one.
     """
-    for each in [recipe_of_phase(recipe, place, 1) for place in range(len(recipe.phase))] or [recipe]:
+    for each in of_each_phase(recipe):
         for held in list(extremes(each.schedules, recipe.rounds)) or [{}]:
             yield each.model_copy(update={"schedules": held}) if each.schedules else each
+
+
+def metrics_read(recipe: Phased) -> set[str]:
+    """Return the metrics that ends of phases and schedules follow."""
+    ends = {phase.until.metric for phase in recipe.phase if phase.until}
+    return ends.union(*(chosen.metrics for each in of_each_phase(recipe) for chosen in each.schedules.values()))
