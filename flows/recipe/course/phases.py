@@ -203,3 +203,11 @@ def metrics_read(recipe: Phased) -> set[str]:
     """Return the metrics that ends of phases and schedules follow."""
     ends = {phase.until.metric for phase in recipe.phase if phase.until}
     return ends.union(*(chosen.metrics for each in of_each_phase(recipe) for chosen in each.schedules.values()))
+
+
+def following_rounds(recipe: Phased) -> list[str]:
+    """Return, in words, the ends of phases and the settings that follow what rounds record."""
+    ends = [f"the end of phase {n}" for n, phase in enumerate(recipe.phase, start=1) if phase.until or phase.tokens]
+    chosen = (each.schedules.items() for each in of_each_phase(recipe))
+    read = (path for items in chosen for path, each in items if each.metrics or each.settings.get("tokens"))
+    return [*ends, *dict.fromkeys(read)]

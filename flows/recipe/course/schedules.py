@@ -18,7 +18,7 @@ from gradus.data.nearest import did_you_mean
 from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
 from gradus.flows.recipe.course.past import RECORDED, Past
-from gradus.tasks.identity.loading import load
+from gradus.tasks.identity.numbers import number_of
 
 KEY = "schedule"
 """The key of such a table that names the schedule."""
@@ -100,7 +100,7 @@ def number(path: str, chosen: ScheduleConfig, now: Progress) -> float:
     """Return the number of a schedule; it sees the metrics that it declares. UsageError if it makes none."""
     seen = replace(now, metrics={name: now.metrics[name] for name in chosen.metrics if name in now.metrics})
     try:
-        return float(load(chosen)(seen))
+        return number_of(chosen, seen)
     except ScheduleError as error:
         raise UsageError(f"{path}: the schedule {chosen.label}: {error}") from None
 
