@@ -12,6 +12,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, stage_config
+from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.flows.recipe.lasting import same_run
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
@@ -94,8 +95,10 @@ def _started(session: Session, recipe: Recipe) -> Beginning:
     start, folder = start_of(session, recipe), session.journal.folder
     if all(row["stage"] != "score" for row in read_story(folder).rows.values()):
         suites = [(suite.score, start.suites[suite.name]) for suite in recipe.evaluate.suites if suite.score]
-        for score, problems in ((recipe.score, start.problems), *suites):
-            rewards = stage_config(recipe, "score", 0, score).rewards
+        phases = zip(of_each_phase(recipe), start.phases or (start.problems,), strict=True)
+        trained = [(each, each.score, problems) for each, problems in phases]
+        for each, score, problems in (*trained, *((recipe, *suite) for suite in suites)):
+            rewards = stage_config(each, "score", 0, score).rewards
             try_rewards(session.store, rewards, problems, folder / "logs")
     return start
 
@@ -139,7 +142,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         name: {"before": f.before.evaluation, "after": f.after.evaluation, "best": f.best.evaluation}
         for name, f in trained.figures.items()
     }
-    return {
+    answer: TrainAnswer = {
         "run": run,
         "rounds": trained.rounds,
         "updates": sum(o.summary.get("updates", 0) for o in session.outcomes),
@@ -161,9 +164,11 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         ],
         "policy": str(trained.policy),
         "best": str(trained.best),
-        **({"roles": {name: str(ref) for name, ref in trained.roles.items()}} if trained.roles else {}),
         "out": str(session.store.path(trained.policy)),
     }
+    if trained.roles:
+        answer["roles"] = {name: str(ref) for name, ref in trained.roles.items()}
+    return answer
 
 
 def _stages(outcomes: list[Outcome]) -> dict[str, StageCounts]:

@@ -1,6 +1,6 @@
 """The answers of verbs, as `--json` prints them. Types, no code."""
 
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from gradus.tasks.runs.records import Evaluation, Which
 
@@ -56,6 +56,8 @@ class TrainAnswer(TypedDict):
     remarks: list[str]
     policy: str
     best: str
+    roles: NotRequired[dict[str, str]]
+    """The last models of roles that were trained."""
     out: str
 
 

@@ -227,6 +227,22 @@ def NAME(parameters, update):
     assert weight.tolist() == [0.5]
 """,
     ),
+    "schedule": (
+        '''
+@component("schedule")
+def NAME(now: Progress, *, start: Annotated[float, Gt(0.0)] = 1e-4, rate: Annotated[float, Gt(0.0), Le(1.0)] = 0.5):
+    """Return the number of a round: `start` in the first, and `rate` times the one before in each after it.
+
+    Args:
+        start: Number of the first round.
+        rate: Factor from round to round.
+    """
+    return start * rate ** (now.round - 1)
+''',
+        """
+    assert [NAME(Progress(round), start=8.0, rate=0.5) for round in (1, 2, 4)] == [8.0, 4.0, 1.0]
+""",
+    ),
 }
 """By kind: the function, and the body of its test."""
 _HEAD = 'what = "its effect in one line"\npaper = ""\ntrust = "guess"\ndeviates = ""\n\n'
@@ -253,8 +269,11 @@ def write_component(kind: str, name: str, folder: Path) -> list[Path]:
 def _texts(kind: Kind, name: str) -> dict[str, str]:
     """The text of each file by its name."""
     function, test = TEMPLATES[kind]
-    *sections, key = SETTINGS[kind].removesuffix(".0").split(".")
-    value = f'["{name}.py:{name}"]' if SETTINGS[kind].endswith(".0") else f'"{name}.py:{name}"'
+    named = f'"{name}.py:{name}"'
+    *sections, key = ["update", "lr"] if kind == "schedule" else SETTINGS[kind].removesuffix(".0").split(".")
+    value = (
+        f"{{ schedule = {named} }}" if kind == "schedule" else f"[{named}]" if SETTINGS[kind].endswith(".0") else named
+    )
     section = f"[{sections[0]}]\n" if sections else ""
     texts = {
         f"{name}.py": f'"""The {kind} {name}."""\n\n{_imports(kind, function)}{function}',
@@ -284,6 +303,7 @@ def _imports(kind: Kind, text: str) -> str:
             "from gradus.data.curation.results": "Draw selection",
             "from gradus.data.curation.round": "Round first_rows round_of",
             "from gradus.data.curation.tracked": "Tracked",
+            "from gradus.data.schedules.progress": "Progress",
         },
     )
     words, found = set(re.findall(r"\w+", text)), ""

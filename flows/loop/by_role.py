@@ -13,6 +13,7 @@ from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.config import Recipe
+from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 
 
@@ -50,6 +51,8 @@ class Sampled:
     use: str
     rollouts: Ref
     scores: Sequence[Ref]
+    tokens: int
+    """Completion tokens that were generated."""
 
 
 def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[str, list[Ref]]:
@@ -81,18 +84,19 @@ class ByRole:
             named = use if roles_of[use] == 1 else f"{role}-{use}"
             called = purpose if len(planned) == 1 else f"{purpose}-{named}"
             sampled = self._sampled(role, use, plan.ref, called, parents)
-            found.append(Sampled(role, use, sampled, self._judged(use, sampled, called)))
+            tokens, judged = sampled_tokens(sampled.stage, sampled.summary), self._judged(use, sampled.ref, called)
+            found.append(Sampled(role, use, sampled.ref, judged, tokens))
         return found
 
-    def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Ref:
+    def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Outcome:
         inputs = {"plan": [plan], "problems": self.problems, "policy": [self.models.get(role, self.policy)]}
         inputs["parents"] = parents
         facts: JsonObject = {"round": self.index, **({} if use == LEARN else {"use": use})}
         if role == POLICY:
-            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts).ref
+            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts)
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
         settings = self.recipe.roles[role].rollout
-        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts).ref
+        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts)
 
     def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
         """Return the scores of rollouts; nothing if the recipe does not judge their use."""

@@ -18,6 +18,7 @@ from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.course.phases import following_rounds, settled
 from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.footprint import Footprint, footprint
@@ -83,9 +84,13 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
 
 
 def _not_run(recipe: Recipe) -> list[str]:
-    """The user's own code in a sentence; empty if there is none."""
-    labels = ", ".join(dict.fromkeys(chosen.label for chosen in chosen_in(recipe) if chosen.is_users))
-    return [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
+    """The user's own code in a sentence, but for schedules, and what follows measurements in another."""
+    users = (chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule")
+    labels = ", ".join(dict.fromkeys(users))
+    found = [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
+    if following := ", ".join(following_rounds(recipe)):
+        found.append(f"what rounds record decides on {following}: of rounds still to be computed it is not known")
+    return found
 
 
 def render(result: Forecast) -> None:
@@ -117,7 +122,11 @@ def _cells(found: Costs) -> tuple[object, ...]:
 
 
 def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
-    updates = [stage_config(recipe, "update", index, recipe.update) for index in changing_rounds(recipe, "update")]
+    updates = [
+        stage_config(each, "update", index, each.update)
+        for each in settled(recipe)
+        for index in changing_rounds(each, "update")
+    ]
     found = [
         footprint(session.store, start.policy, each.sample, each.rollout, update, separate_sampler=bool(recipe.overlap))
         for each in samplings(recipe)

@@ -41,7 +41,7 @@ def as_run(recipe: Recipe) -> Recipe:
 
 def _named_files(recipe: Recipe) -> list[str]:
     starts = (tracker.start for tracker in recipe.trackers if tracker.start)
-    return [recipe.problems, *(suite.problems for suite in recipe.evaluate.suites), *starts]
+    return [*recipe.all_problems, *(suite.problems for suite in recipe.evaluate.suites), *starts]
 
 
 def run_name(recipe: Recipe) -> str:
@@ -95,15 +95,23 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     if ingest.max_prompt_tokens:
         ingest = ingest.model_copy(update={"prompt": recipe.rollout.prompt})
     plan, whole = recipe.evaluate, ingest.model_copy(update={"limit": 0})  # a limit cuts the training set alone
-    problems = problems_ref(session, recipe.problems, ingest, policy=policy)
+    named = list(dict.fromkeys(recipe.all_problems))
+    ingested = {
+        text: problems_ref(session, text, ingest, f"phase{place + 1}" if place else "train", policy)
+        for place, text in enumerate(named)
+    }
+    problems = ingested[named[0]]
     suites = {s.name: problems_ref(session, s.problems, whole, plan.purpose(s), policy) for s in plan.suites}
-    _refuse_long(session, recipe, policy, problems, suites)
-    found = (shared_problems(session.store, problems, ref, name) for name, ref in suites.items())
+    trained = list(ingested.values())
+    for drawn in trained:
+        _refuse_long(session, recipe, policy, drawn, suites)
+    found = (shared_problems(session.store, drawn, ref, name) for drawn in trained for name, ref in suites.items())
     remarks = tuple(filter(None, found))
     for text in remarks:
         session.say(f"note: {text}")
     trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
-    return Beginning(policy, problems, suites, teacher, remarks, trackers, roles)
+    phases = tuple(ingested[text] for text in recipe.all_problems) if recipe.phase else ()
+    return Beginning(policy, problems, suites, teacher, remarks, trackers, roles, phases)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

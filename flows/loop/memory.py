@@ -21,6 +21,11 @@ class Round(Protocol):
         """The scores of each."""
         ...
 
+    @property
+    def problems(self) -> Ref:
+        """The problems that it drew from."""
+        ...
+
 
 Rounds: TypeAlias = Sequence[Round]
 
@@ -46,11 +51,14 @@ class Memory:
         return [ref for name, ref in self.trackers.items() if name in names]
 
 
-def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds) -> dict[str, list[Ref]]:
-    """Return the rollouts of the last `max_age` rounds, their scores, and the policy from which age is counted."""
+def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds, problems: Ref) -> dict[str, list[Ref]]:
+    """Return the rollouts of the last `max_age` rounds, their scores, and the policy from which age is counted.
+
+    Rounds of a phase with other problems are left out.
+    """
     if not config.wave.reads_stored:
         return {"stored_rollouts": []}
-    rounds = earlier[max(0, len(earlier) - config.max_age) :]
+    rounds = [each for each in earlier[max(0, len(earlier) - config.max_age) :] if each.problems == problems]
     return {
         "stored_rollouts": [ref for each in rounds for ref in each.rollouts],
         "stored_scores": [ref for each in rounds for ref in each.scores],

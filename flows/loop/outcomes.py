@@ -34,7 +34,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Beginning:
-    """Inputs with which a training run starts."""
+    """Inputs with which a training run starts, or a phase of it."""
 
     policy: Ref
     problems: Ref
@@ -47,6 +47,8 @@ class Beginning:
     """Rows that trackers begin with, by their names."""
     roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Models by role, as they begin, of those that are not the policy."""
+    phases: tuple[Ref, ...] = ()
+    """Problems of each phase; those of the first are `problems`."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class Gathered:
     """Rollouts and scores of all roles and uses."""
     memory: Memory
     metrics: Mapping[str, float]
+    problems: Ref
 
     @property
     def rollouts(self) -> list[Ref]:
@@ -69,6 +72,11 @@ class Gathered:
         """Their scores."""
         return tables(self.made, use=LEARN)["scores"]
 
+    @property
+    def tokens(self) -> int:
+        """Completion tokens of all its rollouts."""
+        return sum(each.tokens for each in self.made)
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -77,3 +85,16 @@ class Batch:
     rollouts: Ref
     scores: Ref
     metrics: Mapping[str, float]
+    tokens: int
+    """Completion tokens of the rollouts."""
+
+
+@dataclass(frozen=True)
+class State:
+    """Inputs of a round: a policy, what is remembered of the rounds before, and the round's rollouts if made ahead."""
+
+    policy: Ref
+    memory: Memory
+    ahead: Gathered | None = None
+    skipped: int = 0
+    """Rounds in a row, up to now, whose update was skipped."""

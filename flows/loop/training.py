@@ -14,23 +14,25 @@ from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.by_role import ByRole, Sampled, asked, tables
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.memory import Memory, stored_inputs
-from gradus.flows.loop.outcomes import Batch, Beginning, Gathered, Trained
+from gradus.flows.loop.outcomes import Batch, Beginning, Gathered, State, Trained
 from gradus.flows.loop.room import kept_rounds, made_by_round
 from gradus.flows.loop.updates import Updates
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import (
     Recipe,
-    Recorded,
     curate_config,
     section,
     stage_config,
     tracker_config,
     wave_config,
 )
+from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.phases import phase_of, recipe_of_phase
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.inspect.remarks import skipped_rounds
+from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
 
@@ -47,17 +49,6 @@ def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None =
     return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds)).run()
 
 
-@dataclass(frozen=True)
-class _State:
-    """Inputs of a round: a policy, what is remembered of the rounds before, and the round's rollouts if made ahead."""
-
-    policy: Ref
-    memory: Memory
-    ahead: Gathered | None = None
-    skipped: int = 0
-    """Rounds in a row, up to now, whose update was skipped."""
-
-
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
@@ -65,9 +56,8 @@ class _Training:
         self._ends = ends
         self._steps = _Steps(session, recipe, start)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
-        self._states: dict[int, _State] = {}
-        self._hints: Ref | None = None
-        self._given: Batch | None = None
+        self._states: dict[int, State] = {}
+        self._phases: dict[int, _Steps] = {}
         self._remarks = [*start.remarks]
         self._went_back: Counter[str] = Counter()
         self._skipped: list[int] = []
@@ -76,11 +66,10 @@ class _Training:
         """All rounds, up to the one in which a guard ends the run."""
         recipe, start = self._steps.recipe, self._steps.start
         self._measured.take(0, start.policy, last=False)
-        state = self._states[0] = _State(start.policy, self._steps.profile(start.policy))
-        self._hints = self._steps.hints()
-        self._given = self._steps.given()
+        state = self._states[0] = State(start.policy, self._steps.profile(start.policy))
+        self._in(1)
         self._steps.declared("start", 0, {"problems": [start.problems], "policy": [start.policy]})
-        index, over = 0, self._ends(0)
+        index, over = 0, self._is_over(0)
         while not over:
             index += 1
             state, metrics = self._round(index, state)
@@ -88,7 +77,7 @@ class _Training:
             if found and not self._may_go_back(found[0]):
                 return self._stopped(found[1], index)
             self._states[index] = state
-            over = state.ahead is None and self._ends(index)  # what is made ahead is learned from
+            over = state.ahead is None and self._is_over(index)  # what is made ahead is learned from
             if sentence := self._without_signal(state, index, over=over):
                 return self._stopped(sentence, index)
             self._measured.take(index, state.policy, last=over)
@@ -111,24 +100,43 @@ class _Training:
         )
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
-        """An evaluation with the settings that hold by now."""
-        return self._steps.evaluate(suite, policy, index, baseline)
+        """An evaluation with the settings that hold by now, those of phases and schedules apart."""
+        plain = self._steps.recipe.model_copy(update={"schedules": {}})
+        return replace(self._steps, recipe=plain).evaluate(suite, policy, index, baseline)
 
-    def _round(self, index: int, state: _State) -> tuple[_State, Mapping[str, float]]:
+    def _in(self, index: int) -> "_Steps":
+        """The steps of a round, with the settings, problems, hints and worked solutions of its phase."""
+        recipe, past = self._steps.recipe, self._steps.past
+        place, first = phase_of(recipe, index, past) or (len(recipe.phase) - 1, index)
+        if place not in self._phases:
+            self._phases[place] = self._steps.of_phase(place, first).prepared(first if place else 0)
+            if place:
+                self._remarks.append(f"phase {place + 1} of {len(recipe.phase)} began with round {first}")
+                self._steps.session.say(self._remarks[-1])
+        return replace(self._phases[place], past=past)
+
+    def _is_over(self, index: int) -> bool:
+        """Return whether a round is the last, as far as figures are recorded."""
+        return self._ends(index) or phase_of(self._steps.recipe, index + 1, self._steps.past) is None
+
+    def _record(self, gathered: Gathered, metrics: Mapping[str, float]) -> None:
+        self._steps = replace(self._steps, past=self._steps.past.after(gathered.tokens, metrics))
+
+    def _round(self, index: int, state: State) -> tuple[State, Mapping[str, float]]:
         """Return the state after a round, and what the round measured.
 
         A round whose rollouts are outside a guard is not learned from: if all are wrong, no update is possible.
         """
-        steps, (policy, memory) = self._steps, (state.policy, state.memory)
-        gathered = state.ahead or steps.gather(index, policy, memory, self._hints)
+        steps, (policy, memory) = self._in(index), (state.policy, state.memory)
+        gathered = state.ahead or steps.gather(index, policy, memory)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
-            return _State(policy, replace(gathered.memory, roles=memory.roles)), gathered.metrics
+            self._record(gathered, gathered.metrics)
+            return State(policy, replace(gathered.memory, roles=memory.roles)), gathered.metrics
         after = gathered.memory.after(gathered)
-        updates = steps.updates(index, memory, gathered, self._given, last=self._ends(index))
-        learn = partial(steps.learn, index, policy, gathered, self._given, updates)
+        learn = partial(steps.learn, index, policy, memory, gathered, last=self._is_over(index))
         ahead: Gathered | None = None
-        if steps.recipe.overlap and not self._ends(index):
-            following = partial(steps.gather, index + 1, policy, after, self._hints)
+        if steps.recipe.overlap and not self._is_over(index):
+            following = partial(self._in(index + 1).gather, index + 1, policy, after)
             (learned, roles), ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned, roles = learn()
@@ -141,12 +149,13 @@ class _Training:
         }
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
+        self._record(gathered, metrics)
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
-            return _State(policy, after, ahead, state.skipped + 1), metrics
-        return _State(learned.ref, after, ahead), metrics
+            return State(policy, after, ahead, state.skipped + 1), metrics
+        return State(learned.ref, after, ahead), metrics
 
-    def _without_signal(self, state: _State, index: int, *, over: bool) -> str:
+    def _without_signal(self, state: State, index: int, *, over: bool) -> str:
         """Return why rounds without signal end the run after this one; empty if they do not."""
         limit = self._steps.recipe.max_skipped_updates
         if over and len(self._skipped) == index > 0:
@@ -171,11 +180,11 @@ class _Training:
     def _may_go_back(self, guard: Guard) -> bool:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times
 
-    def _back(self, guard: Guard, sentence: str, index: int) -> _State:
+    def _back(self, guard: Guard, sentence: str, index: int) -> State:
         """Return the state to continue from after a guard's breach: the best so far, with the guard's settings."""
         self._went_back[guard.model_dump_json()] += 1
         best = self._best_before(index)
-        self._steps = replace(self._steps, recorded=(*self._steps.recorded, (guard, index)))
+        self._steps = replace(self._steps, past=self._steps.past.outside(guard, index))
         settings = ", ".join(f"{name} = {value}" for name, value in guard.changes.items())
         self._remarks.append(f"{sentence}: went back to the policy of round {best}, and on with {settings}")
         self._steps.session.say(self._remarks[-1])
@@ -198,11 +207,24 @@ class _Steps:
     session: Stages
     recipe: Recipe
     start: Beginning
-    recorded: Recorded = ()
+    past: Past = NOTHING
+    hinted: Ref | None = None
+    worked: Batch | None = None
+
+    def of_phase(self, place: int, first: int) -> "_Steps":
+        """The steps of a phase that begins with a round."""
+        if not self.recipe.phase:
+            return self
+        start = replace(self.start, problems=self.start.phases[place])
+        return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
+
+    def prepared(self, index: int) -> "_Steps":
+        """The steps with the hints and the worked solutions of their problems."""
+        return replace(self, hinted=self.hints(index), worked=self.given(index))
 
     def settings(self, stage: str, index: int, base: C) -> C:
         """The settings of a stage in a round, with the changes of guards that it came to."""
-        return stage_config(self.recipe, stage, index, base, self.recorded)
+        return stage_config(self.recipe, stage, index, base, self.past)
 
     def declared(self, when: str, index: int, given: Mapping[str, list[Ref]]) -> None:
         """Run the stages of installed packages that the recipe has and that run here, on what there is of each role."""
@@ -239,37 +261,38 @@ class _Steps:
         inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
         return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
 
-    def hints(self) -> Ref | None:
+    def hints(self, index: int) -> Ref | None:
         """Build hints for the training problems, if a wave asks for them."""
         if not any(wave.reads_hints for wave in self.recipe.all_waves):
             return None
-        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, 0).ref
+        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
 
-    def given(self) -> Batch | None:
+    def given(self, index: int) -> Batch | None:
         """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
         if self.recipe.given is None:
             return None
         problems = [self.start.problems]
         settings = self.recipe.given.model_copy(update={"prompt": self.recipe.rollout.prompt})
-        rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, 0, "given")
-        judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, 0, "given")
-        return Batch(rows.ref, judged.ref, {})
+        rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, index, "given")
+        judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, index, "given")
+        return Batch(rows.ref, judged.ref, {}, 0)
 
-    def gather(self, index: int, policy: Ref, memory: Memory, hints: Ref | None) -> Gathered:
+    def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
         """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
         problems = [self.start.problems]
-        curate, facts = curate_config(self.recipe, index, self.recorded), {"round": index}
+        curate, facts = curate_config(self.recipe, index, self.past), {"round": index}
         known = {"problems": problems, "difficulty": _maybe(memory.difficulty)}
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
         inputs = {**known, "trackers": memory.kept(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores])]
+        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
         by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
-            calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
-            inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, memory.earlier)
+            calls, inputs = 0, {**known, "hints": _maybe(self.hinted) if wave.reads_hints else []}
+            settings = wave_config(self.recipe, wave, index, self.past)
+            inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
             ask = partial(self.ask, wave, index, number, memory)
             while planned := asked(wave, ask, index, calls, {**inputs, "plan": plans, **tables(made)}):
                 calls += 1
@@ -281,13 +304,13 @@ class _Steps:
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         seen = {"plan": plans, **tables(made)}
         after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
-        return Gathered(plans, made, after, first.metrics)
+        return Gathered(plans, made, after, first.metrics, problems[0])
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""
         found: dict[str, Ref] = {}
         for each in self.recipe.trackers:
-            name, settings = each.short, tracker_config(self.recipe, each, index, self.recorded)
+            name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
             own = {"before": _maybe(memory.trackers.get(name)), "trackers": memory.kept(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
             call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
@@ -304,36 +327,28 @@ class _Steps:
         inputs: Mapping[str, list[Ref]],
     ) -> Outcome:
         """Run the stage of a wave after some calls in this round."""
-        settings, purpose = wave_config(self.recipe, wave, index, self.recorded), f"{wave.short}{calls + 1}"
+        settings, purpose = wave_config(self.recipe, wave, index, self.past), f"{wave.short}{calls + 1}"
         facts: JsonObject = {"round": index, "wave": number, "call": calls}
         seen = {**inputs, "trackers": memory.kept(settings.tracked)}
         return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
 
-    def updates(
-        self, index: int, memory: Memory, gathered: Gathered, given: Batch | None, *, last: bool = False
-    ) -> Updates:
-        """The updates of a round, whose batches are made of all that it gathered and of given rows."""
-        whole = {"plan": gathered.plans, **tables(gathered.made)}
-        if given is not None:
-            whole |= {"rollouts": [*whole["rollouts"], given.rollouts], "scores": [*whole["scores"], given.scores]}
-        return Updates(self.session, self.recipe, [self.start.problems], index, memory, whole, last=last)
-
     def learn(
-        self, index: int, policy: Ref, gathered: Gathered, given: Batch | None, updates: Updates
+        self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
     ) -> tuple[Outcome, Mapping[str, Ref]]:
-        """Return a round's update and the models of the roles after it."""
-        rollouts, scores = [*gathered.rollouts], [*gathered.scores]
-        if given is not None:
-            rollouts.append(given.rollouts)
-            scores.append(given.scores)
-        learned = {"rollouts": rollouts, "scores": scores, "policy": [policy]}
+        """Return a round's update, and the models of the roles after it."""
+        given = [] if self.worked is None else [self.worked]
+        rollouts, scores = [each.rollouts for each in given], [each.scores for each in given]
+        learned = {"rollouts": [*gathered.rollouts, *rollouts], "scores": [*gathered.scores, *scores]}
+        learned["policy"] = [policy]
         config = self.settings("update", index, self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = _maybe(self.start.teacher)
         if config.loads_reference:
             learned["reference"] = [self.start.policy]
-        made = updates.update(config, learned)
-        return made, updates.of_roles(gathered.made, self.start.roles)
+        whole = {"plan": gathered.plans, **tables(gathered.made)}
+        whole |= {"rollouts": [*whole["rollouts"], *rollouts], "scores": [*whole["scores"], *scores]}
+        updates = Updates(self.session, self.recipe, [self.start.problems], index, memory, whole, last=last)
+        return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
@@ -369,7 +384,7 @@ class _Steps:
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", score, given, index, purpose, seed)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
-        return Batch(sampled.ref, judged.ref, metrics)
+        return Batch(sampled.ref, judged.ref, metrics, sampled_tokens(sampled.stage, sampled.summary))
 
 
 def _maybe(ref: Ref | None) -> list[Ref]:

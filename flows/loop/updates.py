@@ -7,7 +7,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.loop.by_role import Sampled, tables
 from gradus.flows.loop.memory import Memory
-from gradus.flows.recipe.config import Recipe, role_update_config, shaping_config
+from gradus.flows.recipe.config import Recipe, shaping_config
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.runtime.calls import Outcome, Stages
 
@@ -47,8 +47,8 @@ class Updates:
         `made` are the rollouts of the round, `begun` the models with which the run began.
         """
         found = dict(self.memory.roles)
-        for name in self.recipe.roles:
-            config, rows = role_update_config(self.recipe, name), tables(made, role=name)
+        for name, role in self.recipe.roles.items():
+            config, rows = role.learning(name), tables(made, role=name)
             if config is None or not rows["rollouts"]:
                 continue
             reference = [begun[name]] if config.loads_reference else []

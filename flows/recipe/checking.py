@@ -19,7 +19,6 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import (
     Recipe,
     curate_config,
-    role_update_config,
     section,
     shaping_config,
     stage_config,
@@ -27,6 +26,7 @@ from gradus.flows.recipe.config import (
     wave_config,
     with_guards_changes,
 )
+from gradus.flows.recipe.course.phases import settled
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
@@ -40,7 +40,7 @@ from gradus.tasks.stages.registry import stage_spec
 def check_recipe(recipe: Recipe, lake: Path) -> None:
     """Refuse a recipe whose files are not there, or whose settings some stage would certainly refuse."""
     suites = recipe.evaluate.suites
-    problems = [recipe.problems, *(suite.problems for suite in suites)]
+    problems = [*recipe.all_problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
     for name, role in recipe.roles.items():
         try:
@@ -51,8 +51,12 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
 
 
 def check_settings(recipe: Recipe, lake: Path) -> None:
-    """Refuse settings that some stage would certainly refuse, in whichever round, or after whichever guard."""
-    recipe = with_guards_changes(recipe)
+    """Refuse settings that some stage would certainly refuse, in whichever round or phase, or after whichever guard."""
+    for each in map(with_guards_changes, settled(recipe)):
+        _check_settled(each, lake)
+
+
+def _check_settled(recipe: Recipe, lake: Path) -> None:
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
     stages: dict[Stage, Sequence[Config]] = {SCORE: scores, ROLLOUT: [recipe.rollout]}
     stages |= {HINT: [recipe.hint]} if any(wave.reads_hints for wave in recipe.all_waves) else {}
@@ -127,7 +131,7 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
 
 def _check_trained(recipe: Recipe, name: str, policy: str) -> None:
     """Refuse a role that could not be trained on what it samples."""
-    update = role_update_config(overlapping(recipe), name)
+    update = overlapping(recipe).roles[name].learning(name)
     if update is None:
         return
     if not recipe.scores:

@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import eq
 from pathlib import Path
-from typing import Annotated, Any, TypeAlias, TypeVar, cast
+from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from gradus.components.chosen import TrackerConfig, WaveConfig, chosen_in
+from gradus.components.chosen import ScheduleConfig, TrackerConfig, WaveConfig, chosen_in
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
@@ -21,8 +21,12 @@ from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.assignments import Assignments, assign, set_dotted
+from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.phases import Phase, metrics_read, of_each_phase, settled, with_rounds
+from gradus.flows.recipe.course.schedules import address, as_written, lifted, refuse_unfit, set_scheduled
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
+from gradus.flows.recipe.sections import of_packages, of_uses
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import (
@@ -45,8 +49,6 @@ from gradus.tasks.stages.registry import STAGES, installed_names, stage_spec
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 C = TypeVar("C", bound=Config)
-Recorded: TypeAlias = Sequence[tuple[Guard, int]]
-"""Guards whose limits a run came to, each with the round in which it did."""
 
 RECIPES = package_file("recipes")
 
@@ -120,8 +122,18 @@ class Recipe(Config):
     """Stages of installed packages, each run where its declaration says; written as a section of its own, [NAME]."""
     files: dict[str, str] = Field(default_factory=dict, exclude_if=empty)
     """Digests of the files that it reads, problems and rows of trackers, filled in: edited data is another run."""
+    phase: tuple[Phase, ...] = Field(default=(), exclude_if=empty)
+    """Phases of the training in their order, each with problems and settings of its own. With phases the training ends
+    with the last one, or after `rounds`, which are those of the phases together unless they are set."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Schedules by setting, taken out of the sections, where one is written in place of a number."""
     guards: tuple[Guard, ...] = Field(default=(), exclude_if=empty)
     """Limits on what rounds measure: outside of them the run ends, or goes back to its best policy."""
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """The problems of each phase, in their order; those of the recipe if it has none."""
+        return tuple(phase.problems or self.problems for phase in self.phase) or (self.problems,)
 
     @property
     def all_waves(self) -> tuple[WaveConfig, ...]:
@@ -131,35 +143,11 @@ class Recipe(Config):
 
     @model_validator(mode="before")
     @classmethod
-    def _sections_of_packages(cls, given: object) -> object:
-        """Take the sections that are called as a stage of an installed package; what they set wins over stored ones."""
+    def _as_it_may_be_written(cls, given: object) -> object:
         if not isinstance(given, Mapping):
             return given
-        body = dict(cast("Mapping[str, Any]", given))
-        theirs = {name: body.pop(name) for name in installed_names() if name in body and name not in cls.model_fields}
-        if theirs and all(isinstance(each, Mapping) for each in theirs.values()):
-            stored = body.get("stages", {})
-            body["stages"] = {**stored, **{name: {**stored.get(name, {}), **own} for name, own in theirs.items()}}
-        return body
-
-    @model_validator(mode="before")
-    @classmethod
-    def _scores_of_uses(cls, given: object) -> object:
-        """Take the tables of `score` that are none of its settings as `scores`; what they set wins over stored ones."""
-        score = given.get("score") if isinstance(given, Mapping) else None
-        if not isinstance(given, Mapping) or not isinstance(score, Mapping):
-            return given
-        uses = {
-            name: value
-            for name, value in score.items()
-            if isinstance(value, Mapping) and name not in ScoreConfig.model_fields
-        }
-        if not uses:
-            return given
-        stored = given.get("scores", {})
-        own = {name: value for name, value in score.items() if name not in uses}
-        merged = {name: {**stored.get(name, {}), **value} for name, value in uses.items()}
-        return {**given, "score": own, "scores": {**stored, **merged}}
+        body = lifted(with_rounds(cast("Mapping[str, Any]", given)))
+        return of_packages(of_uses(body), cls.model_fields)
 
     @field_validator("scores", "roles")
     @classmethod
@@ -173,7 +161,8 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _is_measured_on_its_own_kind(self) -> "Recipe":
         named = all("problems" in suite.model_fields_set for suite in self.evaluate.suites)
-        if not self.problems.startswith("bundled:") and not named:
+        own = [self.problems, *(phase.problems for phase in self.phase if phase.problems)]
+        if not all(text.startswith("bundled:") for text in own) and not named:
             raise ValueError(
                 "evaluate.problems is not set, and the bundled sums say nothing about your own problems: name a set "
                 "of the same kind that training does not use"
@@ -197,6 +186,13 @@ class Recipe(Config):
         if twice := next((name for name in named if named.count(name) > 1), ""):
             also = ": once by `escalate`, once in `waves`; set escalate = []" if twice == "escalate" else ""
             raise ValueError(f"the wave {twice} stands twice, and overrides could not tell which{also}")
+        return self
+
+    @model_validator(mode="after")
+    def _phases_follow_one_another(self) -> "Recipe":
+        for number, phase in enumerate(self.phase[:-1], start=1):
+            if phase.rounds is None and phase.tokens is None:
+                raise ValueError(f"phase {number} has no end, and another follows it: set its rounds or tokens")
         return self
 
     @field_validator("name")
@@ -227,6 +223,7 @@ def recipe_from(
     body: dict[str, object], origin: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
 ) -> Recipe:
     """Return the recipe of a body with methods, `a.b=c` assignments and direct changes; `origin` names it in errors."""
+    body = as_written(body)
     if methods:
         own, body = body, overlaid(body, find_overlays(methods))
         origin = f"{origin} with --method {'+'.join(methods)}"
@@ -244,15 +241,21 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(body)
         recipe = recipe.model_copy(update={"stages": {name: _declared(recipe, name, origin) for name in recipe.stages}})
-        changed = with_guards_changes(recipe)
-        for override in changed.overrides:
-            _check(changed, override, origin)
+        for each in of_each_phase(recipe):
+            refuse_unfit(each, origin)
+        for each in map(with_guards_changes, settled(recipe)):
+            if recipe.phase:
+                Recipe.model_validate(each.model_dump(mode="json"))  # waves of its own beside the recipe's trackers
+            held = [Override(stage=address(each, path)[0]) for path in each.schedules]
+            for override in (*held, *each.overrides):
+                _check(each, override, origin)
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.needs_reference:
+    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe)}
+    if "policy/kl_ref" in read and not recipe.update.needs_reference:
         raise UsageError(
-            f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
+            f"{origin}: a guard, phase or schedule reads policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe
@@ -290,6 +293,11 @@ def refuse_unjudged(recipe: Recipe) -> None:
 
     That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
     """
+    for each in settled(recipe):
+        _refuse_unjudged(each)
+
+
+def _refuse_unjudged(recipe: Recipe) -> None:
     rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
     for index in sorted(rounds):
         for suite in recipe.evaluate.suites:
@@ -303,31 +311,30 @@ def refuse_unjudged(recipe: Recipe) -> None:
         refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
 
 
-def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, recorded: Recorded = (), origin: str = "") -> C:
+def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, past: Past = NOTHING, origin: str = "") -> C:
     """Return the settings of a stage in a round: the recipe's with its overrides, and with those of recorded guards."""
-    changes = (*recipe.overrides, *(each for guard, after in recorded for each in guard.overrides(after)))
     body = base.model_dump(mode="json")
-    for override in changes:
+    if recipe.schedules:
+        set_scheduled(body, stage, recipe, past, round_index)
+    for override in (*recipe.overrides, *past.overrides()):
         if override.stage == stage and override.holds_in(round_index):
             for key, value in override.changes.items():
                 set_dotted(body, key, value)
     return valid(type(base), body, origin or f"the settings of {stage}")
 
 
-def curate_config(recipe: Recipe, index: int, recorded: Recorded = ()) -> CurateConfig:
+def curate_config(recipe: Recipe, index: int, past: Past = NOTHING) -> CurateConfig:
     """Return the settings of a round's first plan, with the prompts that it counts and the keys of trackers."""
-    found = stage_config(recipe, "curate", index, recipe.curate, recorded)
+    found = stage_config(recipe, "curate", index, recipe.curate, past)
     prompt = {"prompt": recipe.rollout.prompt} if found.counts_tokens else {}
     return found.model_copy(update={**prompt, "tracked": tracked_by(recipe.trackers, chosen_in(found))})
 
 
-def wave_config(
-    recipe: Recipe, wave: WaveConfig, index: int, recorded: Recorded = (), origin: str = ""
-) -> PlanningConfig:
+def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHING, origin: str = "") -> PlanningConfig:
     """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
-    curate, max_age = curate_config(recipe, index, recorded), 0
+    curate, max_age = curate_config(recipe, index, past), 0
     if wave.reads_stored:  # what is planned now is learned from by the update after it
-        max_age = max(0, stage_config(recipe, "update", index, recipe.update, recorded).max_age - recipe.overlap)
+        max_age = max(0, stage_config(recipe, "update", index, recipe.update, past).max_age - recipe.overlap)
     base = PlanningConfig(
         wave=wave,
         sample=curate.sample,
@@ -335,16 +342,16 @@ def wave_config(
         max_age=max_age,
         roles={name: role.sample for name, role in recipe.roles.items()},
     )
-    found = stage_config(recipe, wave.short, index, base, recorded, origin)
+    found = stage_config(recipe, wave.short, index, base, past, origin)
     tracked = tracked_by(recipe.trackers, chosen_in(found))
     return found.model_copy(update={"curate": found.curate.model_copy(update={"tracked": tracked})})
 
 
 def tracker_config(
-    recipe: Recipe, tracker: TrackerConfig, index: int, recorded: Recorded = (), origin: str = ""
+    recipe: Recipe, tracker: TrackerConfig, index: int, past: Past = NOTHING, origin: str = ""
 ) -> TrackingConfig:
     """Return the settings of a tracker in a round, with its own overrides."""
-    found = stage_config(recipe, tracker.short, index, TrackingConfig(tracker=tracker), recorded, origin)
+    found = stage_config(recipe, tracker.short, index, TrackingConfig(tracker=tracker), past, origin)
     return found.model_copy(update={"tracked": tracked_by(recipe.trackers, [found.tracker])})
 
 
@@ -352,12 +359,6 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
     """Return the settings with which the batch of an update is made; UsageError for what no tracker keeps."""
     tracked = tracked_by(recipe.trackers, (*update.shapes, *update.parts))
     return update.shaping.model_copy(update={"tracked": tracked})
-
-
-def role_update_config(recipe: Recipe, name: str) -> UpdateConfig | None:
-    """Return the settings of the update of a role; None if it is not trained."""
-    found = recipe.roles[name].update
-    return None if found is None else found.model_copy(update={"role": name})
 
 
 def section(recipe: Recipe, stage: str) -> Config:
@@ -383,14 +384,14 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     match override.stage:
         case "evaluate":
             for suite in recipe.evaluate.suites:
-                report = stage_config(recipe, "evaluate", index, suite.report, (), where)
+                report = stage_config(recipe, "evaluate", index, suite.report, NOTHING, where)
                 Suite.model_validate({**suite.model_dump(mode="json"), "report": report})
         case "score":
             for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
-                stage_config(recipe, "score", index, base, (), where)
+                stage_config(recipe, "score", index, base, NOTHING, where)
         case name if name in waves:
-            wave_config(recipe, waves[name], index, (), where)
+            wave_config(recipe, waves[name], index, NOTHING, where)
         case name if name in trackers:
-            tracker_config(recipe, trackers[name], index, (), where)
+            tracker_config(recipe, trackers[name], index, NOTHING, where)
         case stage:
-            stage_config(recipe, stage, index, section(recipe, stage), (), where)
+            stage_config(recipe, stage, index, section(recipe, stage), NOTHING, where)

@@ -85,8 +85,7 @@ class Guard(Config):
             raise ValueError("a guard that goes back needs changes: the same settings lead to the same place")
         if self.then == "stop" and self.changes:
             raise ValueError('changes need then = "back"')
-        if any(not stage or not key for stage, _, key in (name.partition(".") for name in self.changes)):
-            raise ValueError("changes are written as STAGE.KEY, for example update.lr")
+        by_stage(self.changes)
         return self
 
     def outside(self, metrics: Mapping[str, float]) -> str:
@@ -102,11 +101,21 @@ class Guard(Config):
 
     def overrides(self, after: int) -> tuple[Override, ...]:
         """Return the changes, which hold in the rounds after one."""
-        found: dict[str, dict[str, object]] = {}
-        for name, value in self.changes.items():
-            stage, _, key = name.partition(".")
-            found.setdefault(stage, {})[key] = value
-        return tuple(Override(stage=stage, from_round=after + 1, changes=changes) for stage, changes in found.items())
+        return tuple(
+            Override(stage=stage, from_round=after + 1, changes=changes)
+            for stage, changes in by_stage(self.changes).items()
+        )
+
+
+def by_stage(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    """Return changes written as STAGE.KEY by stage; raise ValueError for one that is not."""
+    found: dict[str, dict[str, object]] = {}
+    for name, value in changes.items():
+        stage, _, key = name.partition(".")
+        if not stage or not key:
+            raise ValueError("changes are written as STAGE.KEY, for example update.lr")
+        found.setdefault(stage, {})[key] = value
+    return found
 
 
 def first_outside(guards: Sequence[Guard], index: int, metrics: Mapping[str, float]) -> tuple[Guard, str] | None:

@@ -11,6 +11,7 @@ from typing import Any, cast
 from gradus.components import Kind
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
+from gradus.flows.recipe.course.schedules import KEY, is_schedule
 from gradus.flows.recipe.overlays import Method, find_overlays, overlay_files
 from gradus.tasks.inspect.catalogue import Component, catalogue, kind_of
 
@@ -57,6 +58,9 @@ def named_by(method: Method) -> Iterator[tuple[Kind, str]]:
     for key, value in method["settings"].items():
         kind = kind_of(key)
         for part in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            if is_schedule(part):
+                yield "schedule", str(cast("Mapping[str, Any]", part)[KEY])
+                continue
             name = part.get("name", "") if isinstance(part, dict) else part
             if kind is not None and name:
                 yield kind, str(name)

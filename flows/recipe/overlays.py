@@ -124,7 +124,8 @@ def with_references(value: T, own: Mapping[str, object]) -> T:
         found = cast("Mapping[str, object]", found).get(part) if isinstance(found, Mapping) else None
     if not isinstance(found, int | float):
         raise UsageError(f"a method reads {key}, and the recipe does not set it", hint=f"--set {key}=...")
-    return cast("T", found * float(factor) if factor else found)
+    product = found * float(factor or 1)
+    return cast("T", int(product) if isinstance(found, int) and product.is_integer() else product)
 
 
 def _read(name: str, files: Mapping[str, Path]) -> Overlay:
@@ -162,7 +163,7 @@ def _refuse_conflict(one: Overlay, other: Overlay) -> None:
 
 def _leaves(body: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
     for key, value in body.items():
-        if isinstance(value, dict) and "name" not in value:
+        if isinstance(value, dict) and not _is_component(value):
             yield from _leaves(cast("dict[str, object]", value), f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
@@ -173,8 +174,12 @@ def _merged(body: Mapping[str, object], changes: Mapping[str, object]) -> dict[s
     result = dict(body)
     for key, value in changes.items():
         before = body.get(key)
-        if isinstance(value, dict) and "name" not in value and isinstance(before, dict):
+        if isinstance(value, dict) and not _is_component(value) and isinstance(before, dict):
             result[key] = _merged(cast("dict[str, object]", before), cast("dict[str, object]", value))
         else:
             result[key] = value
     return result
+
+
+def _is_component(table: Mapping[str, object]) -> bool:
+    return "name" in table or "schedule" in table

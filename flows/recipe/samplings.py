@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gradus.flows.recipe.config import Recipe, stage_config, wave_config, with_guards_changes
+from gradus.flows.recipe.course.phases import settled
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 
@@ -31,7 +32,11 @@ class Sampling:
 
 def samplings(recipe: Recipe) -> Iterator[Sampling]:
     """Yield each way of sampling that a run can come to, guards' changes included; equal ones may come twice."""
-    recipe = with_guards_changes(recipe)
+    for each in map(with_guards_changes, settled(recipe)):
+        yield from _samplings(each)
+
+
+def _samplings(recipe: Recipe) -> Iterator[Sampling]:
     if recipe.profile is not None:
         yield Sampling("profile", recipe.profile, stage_config(recipe, "rollout", 0, recipe.rollout))
     for place, suite in enumerate(recipe.evaluate.suites):

@@ -26,6 +26,10 @@ class RoleConfig(Config):
     """Training of the model, after the policy's update of each round, on the rows that it sampled in it and that a
     [score.USE] judged; none keeps it frozen. It begins as `policy`, or as the run's policy begins."""
 
+    def learning(self, name: str) -> UpdateConfig | None:
+        """Return the settings of its updates under its name; None if it is not trained."""
+        return None if self.update is None else self.update.model_copy(update={"role": name})
+
     @property
     def is_text(self) -> bool:
         """Return whether it is asked with messages and answers with text, at a server that needs no weights of ours."""

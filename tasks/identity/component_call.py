@@ -1,5 +1,6 @@
 """A component of a user's, called: an error names the component, its file and line, and what it was to return."""
 
+import math
 from collections.abc import Callable, Mapping, Sized
 from functools import wraps
 from pathlib import Path
@@ -135,5 +136,6 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "correction": (f"(M weights, {_METRICS})", _is_of_tokens),
     "weight": (f"(M weights, {_METRICS})", _is_of_tokens),
     "optimizer": ("a torch.optim.Optimizer", lambda found, _: hasattr(found, "param_groups")),
+    "schedule": ("a finite number", lambda found, _: isinstance(found, int | float) and math.isfinite(found)),
 }
 """Return type of a component of each kind, and its check against the arguments; a judge checks rewards itself."""

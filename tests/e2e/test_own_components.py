@@ -39,6 +39,7 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
     assert len(plan) == 8
     assert all(len(re.findall("[0-9]+", questions[row["problem_id"]])) <= 7 for row in plan)
     lengths = [int(re.search(r"rank (\d+)", row["reason"])[1]) for row in plan]  # type: ignore[index]
+    assert {row["temperature"] for row in plan} == {0.9}
     assert lengths == [2 * index + 2 for index in range(8)], "every other one of the ranking, from the second on"
     assert {row["strategy"] for row in trained.rows("hints/*")} == {"methods.py:first_numbers"}
     scores, rollouts = trained.rows("scores/*"), {row["rollout_id"]: row for row in trained.rows("rollouts/*")}

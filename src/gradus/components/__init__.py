@@ -33,6 +33,7 @@ Kind = Literal[
     "correction",
     "weight",
     "optimizer",
+    "schedule",
 ]
 
 Carries = Literal["advantage", "coefficient", "return"]
@@ -76,7 +77,7 @@ class Declaration:
     needs: tuple[str, ...] | None = None
     """Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
     (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.
-    None reads what costs nothing."""
+    None reads what costs nothing. Of a schedule the metrics that it reads."""
     per: Literal["row", "token"] | None = None
     """Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each."""
     when: Literal["update", "step"] = "update"

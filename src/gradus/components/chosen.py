@@ -10,7 +10,8 @@ before a run (gradus.tasks.preflight): what is stored must stay readable after t
 """
 
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
+from operator import eq
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -235,6 +236,19 @@ class WeightConfig(Chosen, kind="weight"):
 
 class CorrectionConfig(Chosen, kind="correction"):
     """A correction with its settings: importance weights of rows that the policy itself did not sample."""
+
+
+class ScheduleConfig(Chosen, kind="schedule"):
+    """A schedule with its settings: the number of a setting in each round."""
+
+    from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 1))
+    """The round that it counts as its first; the start of a phase for a schedule of a phase."""
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that it reads: those that it declares, and the one that its setting `metric` names."""
+        named = self.settings.get("metric")
+        return (*(self.needs or ()), *([named] if isinstance(named, str) else []))
 
 
 class OptimizerConfig(Chosen, kind="optimizer", default="adamw"):

@@ -42,6 +42,7 @@ _PLACES: Mapping[Kind, tuple[str, str]] = {
     "correction": ("models/objectives/corrections", "update.correction"),
     "weight": ("models/objectives/weights", "update.weights.0"),
     "optimizer": ("models/training/optimizers", "update.optimizer"),
+    "schedule": ("data/schedules", "schedules"),
 }
 FOLDERS: Mapping[Kind, str] = {kind: folder for kind, (folder, _) in _PLACES.items()}
 """Folder of our own components of a kind."""

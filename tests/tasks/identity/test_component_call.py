@@ -21,6 +21,7 @@ from gradus.components.chosen import (
     OptimizerConfig,
     RankingConfig,
     SamplerConfig,
+    ScheduleConfig,
     ShapeConfig,
     TrackerConfig,
     WaveConfig,
@@ -29,6 +30,7 @@ from gradus.components.chosen import (
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import round_of
 from gradus.data.errors import BadInputError
+from gradus.data.schedules.progress import Progress
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.component_call import RETURNS
 from gradus.tasks.identity.loading import load
@@ -87,6 +89,7 @@ CASES: list[tuple[type[Chosen], tuple[Any, ...], str, dict[str, str]]] = [
     (AggregationConfig, (ROWS,), "torch.zeros(5)", {"torch.zeros(())": "Tensor of shape ()", "0.5": "float"}),
     (CorrectionConfig, (ROWS,), PAIR.format(5, 5), {PAIR.format(1, 5): "(Tensor of shape (1,), dict"}),
     (WeightConfig, (ROWS,), PAIR.format(5, 5), {"None": "None"}),
+    (ScheduleConfig, (Progress(1),), "0.5", {"None": "None", "float('inf')": "float", "'1'": "str of shape (1,)"}),
     (OptimizerConfig, ([], None), "torch.optim.SGD([torch.zeros(1)], 0.1)", {"None": "None"}),
 ]
 

@@ -1,0 +1,1 @@
+"""The course of a training: what its rounds recorded, and the numbers and settings of a round that follow from it."""

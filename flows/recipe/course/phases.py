@@ -1,0 +1,213 @@
+"""Phases of a training: rounds with problems and settings of their own, one phase after the other.
+
+[[phase]]
+rounds = 20                            # at most
+problems = "math.jsonl"
+until = { metric = "reward/mean", min = 0.8, patience = 3 }
+changes = { "curate.sample.max_tokens" = 1024 }
+
+[[phase]]                              # up to the recipe's `rounds`
+problems = "code.jsonl"
+changes = { "score.rewards" = [{ name = "code.py:passes" }] }
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Protocol, Self, TypeVar, cast
+
+from pydantic import Field, model_validator
+
+from gradus.components.chosen import ScheduleConfig, WaveConfig
+from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
+from gradus.flows.recipe.course.past import Figures, Past
+from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
+from gradus.flows.recipe.guards import Guarded, Override, by_stage
+from gradus.tasks.config.curation import MAX_LEVEL
+
+
+class Phased(Scheduled, Protocol):
+    """A recipe, as phases see it."""
+
+    @property
+    def rounds(self) -> int:
+        """Rounds of the training."""
+        ...
+
+    @property
+    def phase(self) -> "tuple[Phase, ...]":
+        """Its phases."""
+        ...
+
+    @property
+    def problems(self) -> str:
+        """Its problems."""
+        ...
+
+    @property
+    def overrides(self) -> tuple[Override, ...]:
+        """Changes of its settings."""
+        ...
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """Return a copy with other values."""
+        ...
+
+
+R = TypeVar("R", bound=Phased)
+
+
+class Until(Config):
+    """A threshold of a metric of rounds at which a phase ends."""
+
+    metric: Guarded
+    """The metric."""
+    min: float | None = Field(default=None, allow_inf_nan=False)
+    """The metric has to be at least this."""
+    max: float | None = Field(default=None, allow_inf_nan=False)
+    """The metric has to be at most this."""
+    patience: int = Field(default=1, ge=1, le=MAX_ROUNDS)
+    """Rounds in a row, of the phase, in which it has to be so."""
+
+    @model_validator(mode="after")
+    def _has_a_threshold(self) -> "Until":
+        if self.min is None and self.max is None:
+            raise ValueError("until needs min or max")
+        return self
+
+    def holds(self, metrics: Mapping[str, float]) -> bool:
+        """Return whether a round is at the threshold; one that did not measure the metric is not."""
+        value = metrics.get(self.metric)
+        if value is None:
+            return False
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        """The threshold as people read it."""
+        limits = (("at least", self.min), ("at most", self.max))
+        said = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
+        return f"{self.metric} is {said}" + (f" in {self.patience} rounds in a row" if self.patience > 1 else "")
+
+
+class Phase(Config):
+    """A part of a training: its end, its problems and what it changes in the recipe's settings."""
+
+    rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
+    """Rounds of the phase, at most; the last phase may leave it out and holds up to the recipe's `rounds`."""
+    tokens: int | None = Field(default=None, ge=1, le=MAX_ROWS)
+    """Completion tokens sampled in the phase after which it ends."""
+    until: Until | None = None
+    """A threshold at which it ends; needs `rounds`, too."""
+    problems: str = ""
+    """Problems of its rounds; the recipe's unless given."""
+    waves: tuple[WaveConfig, ...] | None = Field(default=None, exclude_if=unset)
+    """The waves of its rounds, in place of the recipe's."""
+    escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] | None = Field(default=None, exclude_if=unset)
+    """The hint levels of its rounds, in place of the recipe's."""
+    changes: dict[str, Any] = Field(default_factory=dict)
+    """Settings of its rounds, STAGE.KEY = value; a value may be a schedule, which counts the phase's rounds."""
+    schedules: dict[str, ScheduleConfig] = Field(default_factory=dict, exclude_if=empty)
+    """Those of `changes` that are schedules, filled in."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _take_schedules(cls, given: object) -> object:
+        changes = given.get("changes") if isinstance(given, Mapping) else None
+        if not isinstance(given, Mapping) or not isinstance(changes, Mapping):
+            return given
+        found = {key: named(value) for key, value in changes.items() if is_schedule(value)}
+        kept = {key: value for key, value in changes.items() if key not in found}
+        return {**given, "changes": kept, **({"schedules": found} if found else {})}
+
+    @model_validator(mode="after")
+    def _can_end(self) -> "Phase":
+        if self.until is not None and self.rounds is None:
+            raise ValueError(
+                "until needs `rounds` beside it: a threshold that is never reached would not end the phase"
+            )
+        by_stage(self.changes)
+        return self
+
+    def has_ended(self, known: Sequence[Figures], rounds: int) -> bool:
+        """Return whether it ends after some rounds, of which figures of the first ones are known."""
+        if self.rounds is not None and rounds >= self.rounds:
+            return True
+        if self.tokens is not None and sum(each.tokens for each in known) >= self.tokens:
+            return True
+        newest = known[-self.until.patience :] if self.until else ()
+        return (
+            bool(self.until) and len(newest) == self.until.patience and all(self.until.holds(e.metrics) for e in newest)
+        )
+
+
+def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's body whose `rounds`, if it has none, are those of its phases together."""
+    phases = body.get("phase")
+    if not phases or "rounds" in body or not isinstance(phases, list | tuple):
+        return dict(body)
+    each = [cast("Mapping[str, Any]", phase).get("rounds") if isinstance(phase, Mapping) else None for phase in phases]
+    if not all(isinstance(rounds, int) for rounds in each):
+        number = each.index(None) + 1 if None in each else 1
+        raise ValueError(f"phase {number} has no rounds, so set the recipe's `rounds`, after which the training ends")
+    return {**body, "rounds": sum(cast("list[int]", each))}
+
+
+def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
+    """Return the place of a round's phase and the phase's first round; None after the last phase.
+
+    A recipe without phases is one that never ends.
+
+    It follows from the figures of the rounds before alone, so a repeated run comes to the same.
+    """
+    place, first = 0, 1
+    if not recipe.phase:
+        return place, first
+    for following in range(2, index + 1):
+        known = past.known(following, recipe.overlap)[first - 1 :]
+        if recipe.phase[place].has_ended(known, following - first):
+            place, first = place + 1, following
+            if place == len(recipe.phase):
+                return None
+    return place, first
+
+
+def recipe_of_phase(recipe: R, place: int, first: int) -> R:
+    """Return the recipe of the rounds of a phase that begins with a round: with its changes, and without phases."""
+    phase = recipe.phase[place]
+    changes = tuple(Override(stage=stage, changes=each) for stage, each in by_stage(phase.changes).items())
+    own = {path: each.model_copy(update={"from_round": first}) for path, each in phase.schedules.items()}
+    body: dict[str, object] = {
+        "phase": (),
+        "overrides": (*changes, *recipe.overrides),
+        "schedules": {**recipe.schedules, **own},
+        "problems": phase.problems or recipe.problems,
+    }
+    replaced = {"waves": phase.waves, "escalate": phase.escalate}
+    return recipe.model_copy(update={**body, **{key: value for key, value in replaced.items() if value is not None}})
+
+
+def of_each_phase(recipe: R) -> list[R]:
+    """Return the recipe of each phase, as if it began with the first round; the recipe itself if it has none."""
+    return [recipe_of_phase(recipe, place, 1) for place in range(len(recipe.phase))] or [recipe]
+
+
+def settled(recipe: R) -> Iterator[R]:
+    """Yield recipes without phases, whose schedules are held, that have between them what a run can come to.
+
+    A recipe that has neither is itself the only one.
+    """
+    for each in of_each_phase(recipe):
+        for held in list(extremes(each.schedules, recipe.rounds)) or [{}]:
+            yield each.model_copy(update={"schedules": held}) if each.schedules else each
+
+
+def metrics_read(recipe: Phased) -> set[str]:
+    """Return the metrics that ends of phases and schedules follow."""
+    ends = {phase.until.metric for phase in recipe.phase if phase.until}
+    return ends.union(*(chosen.metrics for each in of_each_phase(recipe) for chosen in each.schedules.values()))
+
+
+def following_rounds(recipe: Phased) -> list[str]:
+    """Return, in words, the ends of phases and the settings that follow what rounds record."""
+    ends = [f"the end of phase {n}" for n, phase in enumerate(recipe.phase, start=1) if phase.until or phase.tokens]
+    chosen = (each.schedules.items() for each in of_each_phase(recipe))
+    read = (path for items in chosen for path, each in items if each.metrics or each.settings.get("tokens"))
+    return [*ends, *dict.fromkeys(read)]

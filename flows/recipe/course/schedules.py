@@ -1,0 +1,206 @@
+"""Schedules of a recipe: a table in place of a number, whose number in a round is what the settings of a stage hold.
+
+[update]
+lr = { schedule = "linear", start = 1e-4, end = 1e-6, rounds = 100 }
+
+When a recipe is read they are taken out of its sections, which keep the number of the first round.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Protocol, cast
+
+from pydantic import ValidationError
+
+from gradus.components.chosen import ScheduleConfig, TrackerConfig, WaveConfig
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+from gradus.data.schedules.progress import Progress, ScheduleError
+from gradus.flows.recipe.assignments import set_dotted
+from gradus.flows.recipe.course.past import RECORDED, Past
+from gradus.tasks.identity.numbers import number_of
+
+KEY = "schedule"
+"""The key of such a table that names the schedule."""
+
+
+class Scheduled(Protocol):
+    """A recipe, as schedules see it."""
+
+    @property
+    def schedules(self) -> Mapping[str, ScheduleConfig]:
+        """Its schedules by setting."""
+        ...
+
+    @property
+    def overlap(self) -> int:
+        """Rounds that it generates ahead."""
+        ...
+
+    @property
+    def waves(self) -> tuple[WaveConfig, ...]:
+        """Its own waves."""
+        ...
+
+    @property
+    def all_waves(self) -> tuple[WaveConfig, ...]:
+        """Its waves, with that of `escalate`."""
+        ...
+
+    @property
+    def trackers(self) -> tuple[TrackerConfig, ...]:
+        """Its trackers."""
+        ...
+
+    @property
+    def stages(self) -> Mapping[str, Any]:
+        """Its stages of installed packages."""
+        ...
+
+
+_APART = ("schedules", "phase", "guards", "overrides", "files")
+"""Keys of a recipe that are no sections."""
+_OF_THE_LOOP = ("wave.times", "wave.from_round")
+"""Settings of a wave that are read once."""
+
+
+def lifted(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a recipe's body with its schedules as `schedules`; in their places stand the numbers of the first round.
+
+    A schedule that is no function of ours leaves the default of its setting there.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    body = {key: value if key in _APART else _without(value, key, found) for key, value in given.items()}
+    for path, table in found.items():
+        value = _first(path, table)
+        if value is not None:
+            set_dotted(body, path, value)
+    return {**body, "schedules": {**given.get("schedules", {}), **found}} if found else body
+
+
+def as_written(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the body of a recipe that was read with its schedules in their places, so that changes replace them."""
+    written = dict(body)
+    for path, table in written.pop("schedules", {}).items():
+        set_dotted(written, path, {KEY: table["name"], **{key: v for key, v in table.items() if key != "name"}})
+    return written
+
+
+def is_schedule(value: object) -> bool:
+    """Return whether a value of a recipe is a schedule's table."""
+    return isinstance(value, Mapping) and isinstance(value.get(KEY), str)
+
+
+def named(table: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a schedule's table as settings of a component."""
+    return {"name": table[KEY], **{key: value for key, value in table.items() if key != KEY}}
+
+
+def number(path: str, chosen: ScheduleConfig, now: Progress) -> float:
+    """Return the number of a schedule; it sees the metrics that it declares. UsageError if it makes none."""
+    seen = replace(now, metrics={name: now.metrics[name] for name in chosen.metrics if name in now.metrics})
+    try:
+        return number_of(chosen, seen)
+    except ScheduleError as error:
+        raise UsageError(f"{path}: the schedule {chosen.label}: {error}") from None
+
+
+def address(recipe: Scheduled, path: str) -> tuple[str, str]:
+    """Return the stage whose settings have the setting of a schedule, and the setting's key there."""
+    section, _, key = path.partition(".")
+    functions = {"waves": recipe.waves, "trackers": recipe.trackers}.get(section, ())
+    place, _, own = key.partition(".")
+    if place.isdecimal() and int(place) < len(functions):
+        return functions[int(place)].short, f"{section[:-1]}.{own}"
+    return section, key
+
+
+def refuse_unfit(recipe: Scheduled, origin: str) -> None:
+    """Raise UsageError for a schedule of what no round reads anew, or of a metric that no round records."""
+    functions = (each.short for each in (*recipe.all_waves, *recipe.trackers))
+    stages = ("curate", "rollout", "score", "difficulty", "update", *functions, *recipe.stages)
+    for path, chosen in recipe.schedules.items():
+        stage, key = address(recipe, path)
+        if stage not in stages or not key or key in _OF_THE_LOOP:
+            hint = f"numbers of {', '.join(stages)} can follow one"
+            raise UsageError(
+                f"{origin}: {path} cannot follow a schedule: it is not read anew in every round", hint=hint
+            )
+        if unknown := [name for name in chosen.metrics if name not in RECORDED]:
+            hint = did_you_mean(unknown[0], RECORDED, f"it is one of {', '.join(RECORDED)}")
+            what = f"the schedule {chosen.label} reads {shortened(unknown[0])!r}, which no round records"
+            raise UsageError(f"{origin}: {path}: {what}", hint=hint)
+
+
+def set_scheduled(body: dict[str, Any], stage: str, recipe: Scheduled, past: Past, index: int) -> None:
+    """Write the numbers of a round into the settings of a stage; a setting of whole numbers has the nearest one."""
+    for path, chosen in recipe.schedules.items():
+        of, key = address(recipe, path)
+        if of == stage:
+            value = number(path, chosen, past.progress(index, recipe.overlap, chosen.from_round))
+            set_dotted(body, key, round(value) if isinstance(_value(body, key), int) else value)
+
+
+def extremes(schedules: Mapping[str, ScheduleConfig], rounds: int) -> Iterator[dict[str, ScheduleConfig]]:
+    """Yield the schedules held at numbers that they come to together: in each round of one's least and greatest.
+
+    Metrics and tokens are taken as nothing, very small and very great. A user's function is not run.
+    """
+    ours = {path: chosen for path, chosen in schedules.items() if not chosen.is_users}
+    far = {name: (10.0**12,) for chosen in ours.values() for name in chosen.metrics}
+    low = {name: (-value,) for name, (value,) in far.items()}
+    moments = [Progress(index) for index in _sampled(rounds)]
+    moments += [Progress(max(1, rounds), 10**15, metrics) for metrics in (far, low)]
+    values = {path: [number(path, chosen, _seen(now, chosen)) for now in moments] for path, chosen in ours.items()}
+    chosen_moments = {
+        pick(range(len(moments)), key=each.__getitem__) for each in values.values() for pick in (min, max)
+    }
+    for at in sorted(chosen_moments):  # none without a schedule of ours
+        yield {path: _constant(values[path][at]) for path in ours}
+
+
+def _constant(value: float) -> ScheduleConfig:
+    return ScheduleConfig.model_validate({"name": "steps", "values": [value]})
+
+
+def _seen(now: Progress, chosen: ScheduleConfig) -> Progress:
+    return replace(now, round=max(1, now.round - chosen.from_round + 1))
+
+
+def _sampled(rounds: int, most: int = 1000) -> list[int]:
+    """Rounds to look at: all, or evenly spaced ones of very many."""
+    last = max(1, rounds)
+    return sorted({1, last, *range(1, last, -(-last // most))})
+
+
+def _without(value: Any, path: str, found: dict[str, Mapping[str, Any]]) -> Any:
+    """Return a part of a recipe without the schedules in it, which are added to `found`."""
+    if isinstance(value, Mapping):
+        kept: dict[str, Any] = {}
+        for key, part in cast("Mapping[str, Any]", value).items():
+            if is_schedule(part):
+                found[f"{path}.{key}"] = named(part)
+            else:
+                kept[key] = _without(part, f"{path}.{key}", found)
+        return kept
+    if isinstance(value, list):
+        return [_without(part, f"{path}.{place}", found) for place, part in enumerate(cast("list[Any]", value))]
+    return value
+
+
+def _first(path: str, table: Mapping[str, Any]) -> float | int | None:
+    """Return a schedule's number in the first round, a whole one as such; None for one that is not ours, or wrong."""
+    try:
+        chosen = ScheduleConfig.model_validate(table)
+    except ValidationError:  # said where `schedules` is checked
+        return None
+    if not chosen.is_ours:
+        return None
+    value = number(path, chosen, Progress(1))
+    return int(value) if value.is_integer() else value
+
+
+def _value(body: object, key: str) -> object:
+    for part in key.split("."):
+        body = body[int(part)] if isinstance(body, list) else body.get(part) if isinstance(body, dict) else None
+    return body

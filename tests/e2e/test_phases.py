@@ -1,0 +1,99 @@
+"""Two phases and numbers that follow schedules, through the real program, killed in the second phase and resumed."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.e2e.conftest import RECIPE, Program
+
+SETS = {
+    "rounds": "3",
+    "escalate": "[]",
+    "update.lr": '{schedule="linear", start=1e-4, end=5e-5, rounds=3}',
+    "curate.draw": "8",
+    "profile.max_tokens": "8",
+    "evaluate.sample.max_tokens": "8",
+    "phase": '[{rounds=2, until={metric="reward/mean", min=0.0}}, {problems="other.jsonl", '
+    'changes={"curate.sample.temperature"={schedule="mine.py:cooler"}, "curate.sample.n"=2}}]',
+}
+USERS = '''
+from gradus.components import component
+
+
+@component("schedule")
+def cooler(now, *, start: float = 1.0):
+    """Return a tenth less from round to round of the phase."""
+    return start - 0.1 * (now.round - 1)
+'''
+
+
+def settings(program: Program, run: str, stage: str, purpose: str = "train") -> dict[int, Any]:
+    """The settings of a stage by round, from the manifests of what its calls made."""
+    made = {
+        e["round"]: e["output"]
+        for e in program.events(run)
+        if e["event"] in ("stage_started", "stage_reused") and (e["stage"], e["purpose"]) == (stage, purpose)
+    }
+    return {
+        index: json.loads((program.home / "lake" / output / "_manifest.json").read_text())["identity"]["config"]
+        for index, output in made.items()
+    }
+
+
+def command(program: Program, *more: str) -> tuple[str, ...]:
+    (program.home / "mine.py").write_text(USERS)
+    lines = (program.home / "train.jsonl").read_text().splitlines(keepends=True)
+    (program.home / "other.jsonl").write_text("".join(lines[::2]))
+    return ("train", str(RECIPE), *(word for key, value in SETS.items() for word in ("--set", f"{key}={value}")), *more)
+
+
+@pytest.fixture(scope="module")
+def killed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
+    """The run killed while it samples the second round of its second phase, and run to its end."""
+    program = new_program()
+    words = command(program, "--run", "phased")
+    code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#9")
+    assert code != 0
+    last = [e for e in program.events("phased") if e["event"] == "stage_started"][-1]
+    assert (last["stage"], last["round"]) == ("rollout", 3)
+    return program, program.json(*words)
+
+
+def test_a_run_killed_in_its_second_phase_ends_in_the_bytes_of_an_undisturbed_one(
+    new_program: Callable[..., Program], killed: tuple[Program, dict[str, Any]]
+) -> None:
+    undisturbed, (program, told) = new_program(), killed
+    there = undisturbed.json(*command(undisturbed, "--run", "phased"))
+    assert told["policy"] == there["policy"]
+    made, there_too = ({n for n in each.manifests() if "train_states" not in n} for each in (program, undisturbed))
+    assert made == there_too  # beside the train states, of which the killed run keeps one more
+    one, other = (each.home / "lake" / told["policy"] / "model.safetensors" for each in (program, undisturbed))
+    assert one.read_bytes() == other.read_bytes()
+    assert "phase 2 of 2 began with round 2" in told["remarks"]
+
+
+def test_every_stage_was_computed_with_the_numbers_of_its_round(killed: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = killed
+    assert {index: each["lr"] for index, each in settings(program, "phased", "update").items()} == pytest.approx(
+        {1: 1e-4, 2: 7.5e-5, 3: 5e-5}
+    )
+    rows = [row for row in program.rows("rollouts/*") if row["round"] is not None and row.get("hint_level", 0) == 0]
+    sampled = {index: {(r["temperature"]) for r in rows if r["round"] == index} for index in (2, 3)}
+    assert sampled == {2: {1.0}, 3: {0.9}}
+    ours = {json.loads(line)["question"] for line in (program.home / "other.jsonl").read_text().splitlines()}
+    texts = {row["problem_id"]: row["question"] for row in program.rows("problems/*")}
+    assert all(texts[row["problem_id"]] in ours for row in rows if row["round"] > 1)
+    assert not all(texts[row["problem_id"]] in ours for row in rows if row["round"] == 1)
+
+
+def test_a_stage_of_a_phase_is_asked_again_with_the_same_numbers_and_nothing_else_follows(
+    killed: tuple[Program, dict[str, Any]],
+) -> None:
+    program, _ = killed
+    before = program.manifests()
+    program.json("rerun", "phased", "curate", "--round", "3")
+    assert program.manifests().keys() == before.keys()
+    again = [(e["stage"], e["round"]) for e in program.events("phased") if e["event"] == "stage_started"][-1]
+    assert again == ("curate", 3)

@@ -1,0 +1,147 @@
+"""Phases of a training: their ends, settings and problems in the loop, and phases that cannot end."""
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.training import train
+from gradus.flows.recipe.config import Recipe, load_recipe, recipe_from
+from gradus.flows.recipe.course.past import Past
+from gradus.flows.recipe.course.phases import phase_of
+from tests.flows.recipe.test_guards import START, Rehearsal
+
+OTHER = Ref("problems", "c" * 8)
+WITH_OTHER = replace(START, phases=(START.problems, OTHER))
+
+
+@dataclass
+class Drawn(Rehearsal):
+    """A rehearsal that notes the problems and the sampling of each round, with rollouts of so many tokens."""
+
+    tokens: int = 0
+    problems: dict[int, Ref] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Any:
+        found = super().stage(name, config, inputs, purpose=purpose, **more)
+        if (name, purpose) == ("curate", "train"):
+            self.problems[more["round"]] = inputs["problems"][0]
+        if name == "rollout":
+            summary: Any = {**found.summary, "tokens": self.tokens}
+            return replace(found, report={**found.report, "summary": summary})
+        return found
+
+
+def run(session: Drawn, plan: Recipe) -> Any:
+    return train(session, plan, WITH_OTHER)  # pyright: ignore[reportArgumentType] - has no store
+
+
+def phases(*tables: dict[str, Any], **body: Any) -> Recipe:
+    rounds = {} if body.get("rounds", 0) is None else {"rounds": body.pop("rounds", 6)}
+    body.pop("rounds", None)
+    return recipe_from({"name": "x", "escalate": [], **rounds, "phase": [*tables], **body}, "x.toml", [])
+
+
+def test_a_phase_has_its_own_problems_and_settings_and_the_round_runs_on() -> None:
+    session = Drawn([0.5] * 9)
+    lr = {"schedule": "linear", "start": 8e-5, "end": 4e-5, "rounds": 3}
+    second = {"rounds": 3, "problems": "bundled:train", "changes": {"update.lr": lr, "curate.sample.n": 2}}
+    end = run(session, phases({"rounds": 2, "changes": {"update.lr": 1e-4}}, second, rounds=None))
+    assert [session.updates[index][1] for index in range(1, 6)] == pytest.approx([1e-4, 1e-4, 8e-5, 6e-5, 4e-5])
+    assert [session.samples[index, "train"][0] for index in range(1, 6)] == [8, 8, 2, 2, 2]
+    assert session.problems == {**dict.fromkeys((1, 2), START.problems), **dict.fromkeys((3, 4, 5), OTHER)}
+    assert (end.rounds, end.remarks) == (5, ("phase 2 of 2 began with round 3",))
+
+
+def test_a_phase_ends_at_a_threshold_held_for_some_rounds_or_after_its_rounds() -> None:
+    until = {"metric": "reward/mean", "min": 0.6, "patience": 2}
+    plan = phases({"rounds": 4, "until": until}, {"problems": "bundled:train"})
+    for reward, first in (
+        ({1: 0.7, 2: 0.5, 3: 0.6, 4: 0.9}, 5),  # 3 and 4 are the two in a row, and four rounds are its bound
+        ({1: 0.6, 2: 0.6, 3: 0.0}, 3),
+        ({1: 0.1, 2: 0.2}, 5),
+    ):
+        session = Drawn([0.5] * 9, reward=reward)
+        run(session, plan)
+        assert [index for index, drawn in session.problems.items() if drawn == OTHER] == list(range(first, 7))
+
+
+def test_a_phase_that_ends_by_tokens_ends_after_the_round_that_samples_the_last() -> None:
+    session = Drawn([0.5] * 9, tokens=40)
+    run(session, phases({"tokens": 100}, {"problems": "bundled:train"}, rounds=5))
+    assert [index for index, drawn in session.problems.items() if drawn == OTHER] == [4, 5]  # after 120 tokens
+
+
+def test_the_training_ends_with_its_last_phase() -> None:
+    until = {"metric": "reward/mean", "min": 0.5}
+    end = run(Drawn([0.5] * 9, reward={2: 0.9}), phases({"rounds": 1}, {"rounds": 4, "until": until}))
+    assert end.rounds == 2
+    assert run(Drawn([0.5] * 9), phases({"rounds": 1}, {"rounds": 2})).rounds == 3
+
+
+def test_a_run_that_overlaps_decides_with_the_rounds_before_the_last() -> None:
+    until = {"metric": "reward/mean", "min": 0.5}
+    plan = phases({"rounds": 4, "until": until}, {"problems": "bundled:train"}, overlap=1, update={"max_age": 1})
+    session = Drawn([0.5] * 9, reward={1: 0.1, 2: 0.9})
+    run(session, plan)
+    assert [index for index, drawn in session.problems.items() if drawn == OTHER] == [4, 5, 6]
+    assert phase_of(plan, 4, Past().after(0, {}).after(0, {"reward/mean": 0.9})) == (1, 4)
+
+
+def test_a_guard_that_goes_back_leaves_the_phase_as_it_was() -> None:
+    guard = {"metric": "policy/entropy", "min": 0.05, "then": "back", "changes": {"update.lr": 3e-5}}
+    session = Drawn([0, 0.9, 0.9, 0.01, 0.9, 0.9, 0.9])
+    second = {"problems": "bundled:train", "changes": {"update.lr": 2e-5}}
+    run(session, phases({"rounds": 2, "changes": {"update.lr": 1e-4}}, second, guards=[guard]))
+    assert [session.updates[index][1] for index in range(1, 7)] == [1e-4, 1e-4, 2e-5, 3e-5, 3e-5, 3e-5]
+    assert session.problems[4] == OTHER
+
+
+def test_overrides_win_over_a_phase_and_a_phase_over_a_schedule() -> None:
+    lr = {"schedule": "linear", "start": 8e-5, "end": 4e-5, "rounds": 3}
+    overrides = [{"stage": "update", "round": 3, "changes": {"lr": 9e-5}}]
+    plan = phases({"rounds": 1}, {"changes": {"update.lr": 1e-5}}, update={"lr": lr}, overrides=overrides, rounds=3)
+    session = Drawn([0.5] * 9)
+    run(session, plan)
+    assert [session.updates[index][1] for index in (1, 2, 3)] == [8e-5, 1e-5, 9e-5]
+
+
+def test_cascade_grows_the_length_when_its_first_phase_is_mastered() -> None:
+    plan = load_recipe("demo", methods=["cascade"])
+    past = Past()
+    found: list[tuple[int, int] | None] = []
+    for reward in (0.9, 0.7, 0.8, 0.85, 0.9, 0.1):
+        past = past.after(0, {"reward/mean": reward})
+        found.append(phase_of(plan, len(past.rounds) + 1, past))
+    assert found == [(0, 1), (0, 1), (0, 1), (0, 1), (1, 6), (1, 6)]  # 0.8, 0.85 and 0.9 in rounds 3 to 5
+    assert plan.phase[0].changes == {"curate.sample.max_tokens": 48}  # half of the demo's 96
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([{}, {"rounds": 2}], "phase 1 has no end, and another follows it"),
+        ([{"rounds": 2, "until": {"metric": "reward/mean"}}], "until needs min or max"),
+        ([{"until": {"metric": "reward/mean", "min": 0.5}}], "until needs `rounds` beside it"),
+        ([{"rounds": 2, "until": {"metric": "reward", "min": 0.5}}], "there is no 'reward'"),
+        ([{"rounds": 2, "until": {"metric": "policy/kl_ref", "max": 0.5}}], "measured only with a reference policy"),
+        ([{"rounds": 0}], "phase.0.rounds"),
+        ([{"rounds": 2, "changes": {"lr": 1}}], "STAGE.KEY"),
+        ([{"rounds": 2, "changes": {"updat.lr": 1}}], "there is no stage 'updat'"),
+        ([{"rounds": 2}, {"changes": {"update.lr": -1}}], "greater than 0"),
+        ([{"rounds": 2, "changes": {"update.lr": {"schedule": "liner"}}}], "there is no schedule 'liner'"),
+        ([{"rounds": 2, "waves": ["xrpo", "xrpo"]}], "the wave xrpo stands twice"),
+        ([{"rounds": 2, "problems": "mine.jsonl"}], "evaluate.problems is not set"),
+    ],
+)  # fmt: skip
+def test_a_phase_that_cannot_be_is_refused(tables: list[dict[str, Any]], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        phases(*tables)
+
+
+def test_rounds_are_those_of_the_phases_unless_one_has_none() -> None:
+    assert phases({"rounds": 2}, {"rounds": 3}, rounds=None).rounds == 5
+    with pytest.raises(UsageError, match="phase 2 has no rounds, so set the recipe's `rounds`"):
+        phases({"rounds": 2}, {"tokens": 100}, rounds=None)
