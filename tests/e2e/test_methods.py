@@ -17,6 +17,7 @@ SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tok
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 MORE = {
     "gkd": ("teacher=bundled",),
+    "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "vcrl": ("profile.n=4",),

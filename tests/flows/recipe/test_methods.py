@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+import torch
 
 from gradus.data.errors import UsageError
 from gradus.flows.asked import planned
@@ -11,9 +12,11 @@ from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import methods_of
 from gradus.flows.recipe.config import load_recipe
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files
+from gradus.models.objectives.rows import Rows
+from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings
 
-EXTRA = {"gkd": {"teacher": "bundled"}}
+EXTRA = {"gkd": {"teacher": "bundled"}, "kdrl": {"teacher": "bundled"}}
 """What a method needs of its run."""
 
 
@@ -28,6 +31,16 @@ def test_every_method_can_train_the_demo(name: str, tmp_path: Path, monkeypatch:
     assert (
         apart != load_recipe("demo").model_dump() or name == "clip_higher"
     )  # of which the demo's loss has the default
+
+
+def test_kdrl_adds_a_small_reverse_divergence_from_the_teacher_to_grpo() -> None:
+    own, teacher = load_recipe("demo", ["teacher=bundled"], ["kdrl"]).update.objective
+    assert (own.loss.name, own.advantage and own.advantage.name, own.coefficient) == ("clip", "grpo", 1.0)
+    theirs, ours = torch.tensor([[0.6, 0.3], [0.5, 0.25]]), torch.tensor([[0.5, 0.1], [0.5, 0.25]])
+    rows = Rows({}, {"teacher.top": theirs.log(), "now.top": ours.log()}, torch.tensor([2]))
+    loss, _ = load(teacher.loss)(rows)
+    # Of the first token 0.5 ln(5/6) + 0.1 ln(1/3) + 0.4 ln 4 = 0.353496, of the second, where both agree, 0.
+    assert (teacher.coefficient * loss.mean()).item() == pytest.approx(0.002 * 0.353496 / 2, rel=1e-4)
 
 
 def test_a_method_is_merged_before_assignments() -> None:
