@@ -10,7 +10,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe, load_recipe, recipe_from
 from gradus.flows.recipe.course.past import Past
-from gradus.flows.recipe.course.phases import phase_of
+from gradus.flows.recipe.course.phases import following_rounds, phase_of
 from tests.flows.recipe.test_guards import START, Rehearsal
 
 OTHER = Ref("problems", "c" * 8)
@@ -139,6 +139,16 @@ def test_cascade_grows_the_length_when_its_first_phase_is_mastered() -> None:
 def test_a_phase_that_cannot_be_is_refused(tables: list[dict[str, Any]], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         phases(*tables)
+
+
+def test_a_dry_run_says_what_depends_on_rounds_to_come() -> None:
+    until = {"metric": "reward/mean", "min": 0.5}
+    by_metric = {"schedule": "by_metric", "metric": "policy/entropy", "low": 0, "high": 1, "start": 0.01, "end": 0.0}
+    lr = {"schedule": "linear", "start": 8e-5, "end": 4e-5, "tokens": 1000}
+    plan = phases({"rounds": 2, "until": until}, {"tokens": 9, "changes": {"update.lr": lr}}, {"rounds": 1})
+    assert following_rounds(plan) == ["the end of phase 1", "the end of phase 2", "update.lr"]
+    assert following_rounds(recipe([], update={"entropy_coef": by_metric})) == ["update.entropy_coef"]
+    assert following_rounds(phases({"rounds": 2})) == []
 
 
 def test_rounds_are_those_of_the_phases_unless_one_has_none() -> None:
