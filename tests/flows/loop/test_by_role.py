@@ -1,6 +1,7 @@
 """A wave's plan role by role and use by use: which stages run, on what, called how; what the update is handed."""
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import train
+from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, wave_config
 from gradus.tasks.runtime.calls import Outcome
@@ -129,3 +131,55 @@ def test_a_role_that_nobody_plans_is_allowed(tmp_path: Any) -> None:
     found = parse_recipe({"name": "x", **JUDGE}, "x.toml")
     assert isinstance(found, Recipe)
     check_recipe(found, tmp_path / "lake")
+
+
+TRAINED = {**JUDGE, "roles": {"judge": {"policy": "bundled", "update": {"lr": 1e-3}}, "self": {"update": {}}}}
+
+
+def trained(uses: dict[str, list[str]], rounds: int) -> tuple[Any, dict[str, Any]]:
+    session = Judged([0.5] * 9, uses=uses)
+    plan = recipe([], rounds=rounds, waves=["refill"], **TRAINED)
+    start = replace(START, roles={"judge": MODEL, "self": START.policy})
+    found = train(session, plan, start)  # pyright: ignore[reportArgumentType] - has no store
+    return found, {name: inputs for name, _, inputs, _ in session.calls if name.endswith("update")}
+
+
+def test_a_role_learns_from_what_it_sampled_and_samples_the_next_round_with_it() -> None:
+    found, calls = trained({"judge": ["judge"], "policy": ["learn"]}, 1)
+    assert calls["judge-update"] == {
+        "rollouts": ["rollout refill1-judge"],
+        "scores": ["score refill1-judge"],
+        "policy": [str(MODEL)],
+        "reference": [],
+    }
+    assert calls["train-update"]["rollouts"] == ["rollout train", "rollout refill1-learn"]
+    assert found.roles.keys() == {"judge"}  # nobody asked the other one
+    assert trained({"judge": ["judge"]}, 2)[1]["judge-update"]["policy"] == ["update judge"]
+
+
+def test_a_trained_role_that_overlaps_corrects_for_its_older_model() -> None:
+    plan = overlapping(recipe([], overlap=1, **TRAINED))
+    found = plan.roles["judge"].learning("judge")
+    assert found is not None
+    assert found.correction is not None
+    assert (found.role, found.max_age, found.correction.name) == ("judge", 1, "token_truncated")
+
+
+_TEXT = {"engine": "openai", "server": {"url": "http://127.0.0.1:9/v1", "tokens": False}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"score": {}}, "roles.judge.update: nothing judges the rows that it samples"),
+        ({"roles": {"judge": {"update": {}, "rollout": _TEXT}}}, "roles.judge: server.tokens = false samples text"),
+        ({"roles": {"judge": {"update": {"loss": "distil"}}}}, "roles.judge: the objective needs a teacher"),
+        ({"roles": {"judge": {"update": {"shapes": ["win_rate"]}}}, "score": {"other": {}}}, "which nothing judges"),
+    ],
+)
+def test_a_role_that_could_not_be_trained_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    body = {"name": "x", **TRAINED, **changes}
+    with pytest.raises(UsageError, match=said):
+        check_recipe(parse_recipe(body, "x.toml"), tmp_path)

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
-from gradus.flows.loop.room import kept_rounds
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.room import kept_rounds, made_by_round
 from gradus.flows.recipe.config import Recipe
 from gradus.tasks.config.keep import KeepConfig, read_keep
 
@@ -55,3 +56,8 @@ def test_a_choice_of_checkpoints_as_a_user_types_it() -> None:
     for text in ("last=0", "first=1", "last", "every=x", "last=2 best"):
         with pytest.raises(UsageError, match=r"names no checkpoints; write --keep last=2,every=5,best"):
             read_keep(text)
+
+
+def test_a_skipped_round_made_no_checkpoint_and_the_beginning_is_no_rounds() -> None:
+    start, one, two = (Ref("checkpoints", each * 32) for each in "abc")
+    assert made_by_round({0: start, 1: start, 2: one, 3: one, 4: two}) == {2: one, 4: two}
