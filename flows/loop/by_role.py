@@ -12,7 +12,7 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, Recorded, stage_config
 from gradus.tasks.runtime.calls import Outcome, Stages
 
 
@@ -63,6 +63,8 @@ class ByRole:
     problems: list[Ref]
     policy: Ref
     index: int
+    recorded: Recorded
+    """Guards that the run came to."""
 
     def answers(self, plan: Outcome, purpose: str, parents: list[Ref]) -> Answers:
         """Return rollouts and scores of a plan; `parents` are the rollouts that its rows build on."""
@@ -89,8 +91,10 @@ class ByRole:
         if role == POLICY:
             return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts).ref
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
-        settings = self.recipe.roles[role].rollout
-        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts).ref
+        settings = stage_config(self.recipe, f"roles.{role}", self.index, self.recipe.roles[role], self.recorded)
+        return self.session.stage(
+            "rollout", settings.rollout, inputs, round=self.index, purpose=purpose, facts=facts
+        ).ref
 
     def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
         """Return the scores of rollouts; nothing if the recipe does not judge their use."""
@@ -99,4 +103,5 @@ class ByRole:
             return [self.run("score", self.recipe.score, inputs, self.index, purpose).ref]
         if use not in self.recipe.scores:
             return []
-        return [self.session.stage("score", self.recipe.scores[use], inputs, round=self.index, purpose=purpose).ref]
+        settings = stage_config(self.recipe, f"score.{use}", self.index, self.recipe.scores[use], self.recorded)
+        return [self.session.stage("score", settings, inputs, round=self.index, purpose=purpose).ref]

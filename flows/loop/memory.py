@@ -1,9 +1,10 @@
 """Memory of a run from one round to the next, by artifact; a guard that goes back restores it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
+from gradus.components.chosen import WaveConfig
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.waves import PlanningConfig
 
@@ -34,9 +35,26 @@ class Memory:
     earlier: Rounds = ()
     """The rounds before, whose rollouts waves may take up again."""
 
-    def after(self, learned: Round) -> "Memory":
-        """Return the memory with a round more that was learned from."""
-        return replace(self, earlier=(*self.earlier, learned))
+    ended: frozenset[str] = frozenset()
+    """Waves that no round has any more."""
+
+    def after(self, learned: Round, ended: frozenset[str]) -> "Memory":
+        """Return the memory with a round more that was learned from, and the waves that have ended by now."""
+        return replace(self, earlier=(*self.earlier, learned), ended=ended)
+
+    def going(self, waves: Sequence[WaveConfig]) -> Iterator[tuple[int, WaveConfig]]:
+        """Yield the waves that have not ended, with their numbers from 1."""
+        return ((number, wave) for number, wave in enumerate(waves, start=1) if wave.short not in self.ended)
+
+    def ending(
+        self, waves: Sequence[WaveConfig], metrics: Mapping[str, float], where: str, say: Callable[[str], None]
+    ) -> "Memory":
+        """Return the memory without the waves that a round's metrics end, and say which and why."""
+        going = (wave for _, wave in self.going(waves))
+        reached = {wave.short: said for wave in going if wave.until and (said := wave.until.reached(metrics))}
+        for name, sentence in reached.items():
+            say(f"{where}: {sentence}: the wave {name} has ended")
+        return replace(self, ended=self.ended | reached.keys())
 
     def kept(self, columns: Iterable[str]) -> list[Ref]:
         """Return the rows of the trackers to which these columns belong, NAME.COLUMN, in the order of the recipe."""

@@ -121,22 +121,21 @@ class _Training:
         gathered = state.ahead or steps.gather(index, policy, memory, self._hints)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             return _State(policy, gathered.memory), gathered.metrics
-        after = gathered.memory.after(gathered)
+        after = gathered.memory.after(gathered, memory.ended)
         learn = partial(steps.learn, index, policy, memory, gathered, self._given, last=self._ends(index))
         ahead: _Gathered | None = None
         if steps.recipe.overlap and not self._ends(index):
-            following = partial(steps.gather, index + 1, policy, after, self._hints)
+            known = steps.ending(index, after, gathered.metrics)  # not yet by what the update measures
+            following = partial(steps.gather, index + 1, policy, known, self._hints)
             learned, ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned = learn()
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
-        read |= {
-            "rollouts": gathered.rollouts,
-            "scores": gathered.scores,
-            "difficulty": _maybe(gathered.memory.difficulty),
-        }
+        read |= {"rollouts": gathered.rollouts, "scores": gathered.scores}
+        read["difficulty"] = _maybe(gathered.memory.difficulty)
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
+        after = steps.ending(index, after, metrics)
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
             return _State(policy, after, ahead, state.skipped + 1), metrics
@@ -284,8 +283,8 @@ class _Steps:
         first = self.sample_and_score(plan, problems, policy, index)
         learned = {"rollouts": [first.rollouts], "scores": [first.scores]}
         seen = {"plan": [plan], **learned}
-        by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index)
-        for number, wave in enumerate(self.recipe.all_waves, start=1):
+        by_role = ByRole(self.session, self.recipe, self.start.roles, self.run, problems, policy, index, self.recorded)
+        for number, wave in memory.going(self.recipe.all_waves):
             calls, inputs = 0, {**known, "hints": _maybe(hints) if wave.reads_hints else []}
             inputs |= stored_inputs(wave_config(self.recipe, wave, index, self.recorded), policy, memory.earlier)
             ask = partial(self.ask, wave, index, number, memory)
@@ -299,8 +298,12 @@ class _Steps:
                 learned = {role: [*refs, *answers.learned[role]] for role, refs in learned.items()}
         judged = {**learned, "difficulty": _maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        after = Memory(measured, self.tracked(index, {**known, **seen}, memory), memory.earlier)
+        after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
         return _Gathered(seen["plan"], learned["rollouts"], learned["scores"], seen, after, first.metrics)
+
+    def ending(self, index: int, memory: Memory, metrics: Mapping[str, float]) -> Memory:
+        """Return the memory of a round without the waves that its metrics end."""
+        return memory.ending(self.recipe.all_waves, metrics, f"round {index}", self.session.say)
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""

@@ -114,13 +114,17 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
     """Refuse what a role could not sample with; which roles a wave plans is known when it has planned."""
-    for name, role in recipe.roles.items():
-        policy = role.policy or recipe.policy
-        check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
-        if not role.is_text:
-            check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
-    for score in recipe.scores.values():
-        check_stage(SCORE, score, {})
+    for name, base in recipe.roles.items():
+        stage = f"roles.{name}"
+        for role in (stage_config(recipe, stage, index, base) for index in _changed(recipe, stage)):
+            policy = role.policy or recipe.policy
+            check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
+            if not role.is_text:
+                check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
+    for use, judging in recipe.scores.items():
+        stage = f"score.{use}"
+        for index in _changed(recipe, stage):
+            check_stage(SCORE, stage_config(recipe, stage, index, judging), {})
 
 
 def _check_uses(recipe: Recipe, readers: Sequence[Chosen]) -> None:

@@ -250,9 +250,12 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    if any(guard.metric == "policy/kl_ref" for guard in recipe.guards) and not recipe.update.needs_reference:
+    readers = [("a guard", guard.metric) for guard in recipe.guards]
+    readers += [(f"the wave {wave.label}", wave.until.metric) for wave in recipe.all_waves if wave.until]
+    of_reference = [reader for reader, metric in readers if metric == "policy/kl_ref"]
+    if of_reference and not recipe.update.needs_reference:
         raise UsageError(
-            f"{origin}: a guard looks at policy/kl_ref, which is measured only with a reference policy",
+            f"{origin}: {of_reference[0]} looks at policy/kl_ref, which is measured only with a reference policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe
@@ -333,7 +336,7 @@ def wave_config(
         sample=curate.sample,
         curate=curate.model_copy(update={"sample": SampleConfig()}),
         max_age=max_age,
-        roles={name: role.sample for name, role in recipe.roles.items()},
+        roles={n: stage_config(recipe, f"roles.{n}", index, r, recorded).sample for n, r in recipe.roles.items()},
     )
     found = stage_config(recipe, wave.short, index, base, recorded, origin)
     tracked = tracked_by(recipe.trackers, chosen_in(found))
@@ -356,6 +359,9 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
 
 def section(recipe: Recipe, stage: str) -> Config:
     """Return the settings that a recipe has for a stage, before changes of a round."""
+    table, _, name = stage.partition(".")
+    if name:
+        return recipe.roles[name] if table == "roles" else recipe.scores[name]
     if stage in recipe.stages:
         return valid(stage_spec(stage).settings, recipe.stages[stage], stage)
     return getattr(recipe, stage)
@@ -366,14 +372,17 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     given = ("given",) if recipe.given is not None else ()
     waves = {wave.short: wave for wave in recipe.all_waves}
     trackers = {tracker.short: tracker for tracker in recipe.trackers}
+    named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
     before = ("ingest", "hint", *given, "curate", "rollout", "score", *waves)
-    ours = (*before, "difficulty", *trackers, "update", "evaluate")
+    ours = (*before, *named, "difficulty", *trackers, "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
         hint = did_you_mean(override.stage, stages, listed)
         raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
     index, where = override.first_round, f"{origin}: {override.stage}"
+    if override.stage in named and "policy" in override.changes:
+        raise UsageError(f"{where}: the policy of a role cannot change by round", hint="add a role with that policy")
     match override.stage:
         case "evaluate":
             for suite in recipe.evaluate.suites:

@@ -13,7 +13,7 @@ from gradus.tasks.config.round_columns import round_columns, tracked_columns
 
 
 class RoleConfig(Config):
-    """One model, and how it samples; the changes of a round (`overrides`) are those of the policy's rollouts alone."""
+    """One model, and how it samples; overrides of the stage `roles.NAME` change it by round."""
 
     policy: str = Field(default="", exclude_if=empty)
     """The model, named as `policy` is, and frozen; empty for the policy that is trained, as of each round."""
