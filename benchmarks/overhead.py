@@ -1,6 +1,6 @@
 """Overhead of Prefect, MLflow, journal and store: on a stage, on a round and a reused run of the demo, on rollouts.
 
-    python benchmarks/overhead.py              # everything: runs the whole demo once (minutes)
+    python benchmarks/overhead.py              # everything: runs the whole demo and rounds of four waves (minutes)
     python benchmarks/overhead.py --no-demo
 
 Prints one table. Both servers run for real on loopback. Times are wall seconds, medians of repeated ones.
@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 from common import environment
@@ -25,6 +26,7 @@ from gradus.tasks.tracking.reporter import ensure_database
 
 NUM_STAGES = 20
 NUM_ROLLOUTS = 100_000
+WAVES = 'waves=[{name="refill",then="learn"},{name="rethink",frac=0.1},{name="branch",n=1},"xrpo"]'
 ROWS: list[tuple[str, str]] = []
 
 STAGES = """
@@ -112,15 +114,25 @@ def demo(home: Path) -> None:
         done = subprocess.run(command, env=environment(home), cwd=home, stdout=subprocess.PIPE, check=True)
         ROWS.append((label, f"{time.perf_counter() - started:.1f} s"))
         if "again" not in label:
-            seconds = machinery(home / "runs" / json.loads(done.stdout)["run"])
+            seconds = [spent for spent, _ in machinery(home / "runs" / json.loads(done.stdout)["run"])]
             ROWS.append(
                 ("a round of the demo, less its stages' computing: median", f"{statistics.median(seconds):.2f} s")
             )
             ROWS.append((f"the same, slowest of {len(seconds)}", f"{max(seconds):.2f} s"))
 
 
-def machinery(folder: Path) -> list[float]:
-    """Seconds of each training round that no stage computed in; profile and evaluations are left out."""
+def waves(home: Path) -> None:
+    """Rounds of the demo with four waves after its escalation."""
+    command = [sys.executable, "-m", "gradus", "train", "demo", "--run", "waves", "--set", "rounds=3", "--set", WAVES]
+    subprocess.run([*command, "--json"], env=environment(home), cwd=home, stdout=subprocess.DEVNULL, check=True)
+    rounds = machinery(home / "runs" / "waves")
+    listed = ", ".join(str(num_stages) for _, num_stages in rounds)
+    a_stage = statistics.median(spent / num_stages for spent, num_stages in rounds)
+    ROWS.append((f"a stage in rounds of four waves ({listed} stages): median", f"{a_stage:.3f} s"))
+
+
+def machinery(folder: Path) -> list[tuple[float, int]]:
+    """Seconds of each training round that no stage computed in, and its stages; profile and evaluations left out."""
     begun: dict[int, float] = {}
     ended: dict[int, float] = {}
     computed: dict[int, float] = {}
@@ -133,7 +145,8 @@ def machinery(folder: Path) -> list[float]:
             index = names[event["attempt"]]
             ended[index] = event["time"]
             computed[index] = computed.get(index, 0.0) + event["compute_s"]
-    return [ended[index] - begun[index] - computed[index] for index in begun if index > 0]
+    num_stages = Counter(names.values())
+    return [(ended[index] - begun[index] - computed[index], num_stages[index]) for index in begun if index > 0]
 
 
 def rollouts(home: Path) -> None:
@@ -153,6 +166,7 @@ def main() -> None:
         rollouts(home)
         if "--no-demo" not in sys.argv:
             demo(home)
+            waves(home)
     width = max(len(label) for label, _ in ROWS)
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
     for label, value in ROWS:

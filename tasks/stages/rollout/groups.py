@@ -103,7 +103,9 @@ class Planned:
             name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt.style
             seed = derive_seed(self._seed, name, self._round, level) if seed is None else seed
             prompt = tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
-            begun = self._start(row)
+            begun, max_tokens = self._start(row), row["max_tokens"]
+            if begun is not None and self._side is not None:
+                max_tokens = min(max_tokens, self._side.context_tokens - len(prompt))
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
                 messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
@@ -113,7 +115,7 @@ class Planned:
                     rollout_id=sample_key(digest, f"{row['plan_id'] or row['group_id']}:{sample}"),
                     prompt_tokens=prompt,
                     seed=derive_seed(seed, sample),
-                    max_tokens=row["max_tokens"],
+                    max_tokens=max_tokens,
                     **self._sampling(row),
                     messages=messages,
                     stop=self._config.stop,
@@ -158,7 +160,7 @@ class Planned:
             for at, (row, _) in enumerate(rows):
                 if (begun := self._start(row)) is not None:
                     prompts[at] = (*begun.prompt, *begun.tokens)
-                    _refuse_long(row, prompts[at], self._side, f"rollout {row['parent']} up to its cut")
+                    _refuse_full(row, prompts[at], self._side)
             lengths += map(len, prompts)
             flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
@@ -226,13 +228,13 @@ def _checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: P
     return prompts
 
 
-def _refuse_long(row: Row, tokens: Sequence[int], side: PromptSide | None, what: str) -> None:
-    """Raise BadInputError if the tokens that a row continues leave no room for its own."""
-    if side is not None and side.context_tokens - len(tokens) < row["max_tokens"]:
+def _refuse_full(row: Row, tokens: Sequence[int], side: PromptSide | None) -> None:
+    """Raise BadInputError if the tokens that a row continues leave no room for one of its own."""
+    if side is not None and side.context_tokens <= len(tokens):
         raise BadInputError(
-            f"{what} has {len(tokens)} tokens with its prompt and what is inserted; with max_tokens "
-            f"{row['max_tokens']} it does not fit the policy's {side.context_tokens}",
-            hint="plan it with fewer max_tokens, or cut it earlier",
+            f"rollout {row['parent']} up to its cut has {len(tokens)} tokens with its prompt and what is inserted: "
+            f"the policy's {side.context_tokens} have no room for another",
+            hint="cut it earlier, or leave it out",
         )
 
 

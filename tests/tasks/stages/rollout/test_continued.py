@@ -207,8 +207,8 @@ REFUSED = [
         "was sampled with temperature 1, top_p 1, top_k 0",
     ),
     (
-        {"parent": NAMES[0], "max_tokens": 57},
-        "rollout k:a:0 up to its cut has 8 tokens .* does not fit the policy's 64",
+        {"parent": NAMES[0], "inserted": "1" * 56},
+        "rollout k:a:0 up to its cut has 64 tokens .*: the policy's 64 have no room for another",
     ),
 ]
 
@@ -226,6 +226,15 @@ def test_a_server_of_text_alone_continues_nothing_and_takes_up_what_is_there() -
     table = planned(row("a", "g", recall=NAMES[3]), side=None)
     (asked,) = table.asked(0, 1, "0" * 32)
     assert table.taken_up([asked]).column("completion").to_pylist() == ["text alone"]
+
+
+@pytest.mark.parametrize(("inserted", "max_tokens", "most"), [("", 56, 56), ("", 57, 56), ("1" * 55, 20, 1)])
+def test_a_continued_rollout_has_at_most_the_room_that_the_context_leaves(
+    inserted: str, max_tokens: int, most: int
+) -> None:
+    table = planned(row("a", "g", parent=NAMES[0], inserted=inserted, max_tokens=max_tokens))
+    (asked,) = table.asked(0, 1, "0" * 32)
+    assert asked.request.max_tokens == most
 
 
 def test_inserted_text_without_tokens_is_refused() -> None:
