@@ -13,6 +13,7 @@ from gradus.data.records import Figure
 from gradus.flows.console.answers import Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import View, fields, line, safe, table
 from gradus.tasks.formats import interval, points, short, size, terminal_safe
+from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.history import RunList, RunStory
 from gradus.tasks.runs.records import DomainFigures, Versus
 
@@ -74,6 +75,8 @@ def render_run_story(run: RunStory) -> None:
     for row in run["attempts"]:
         if row["error"] and row["error"] != run["error"]:
             line(f"{row['stage']} of round {row['round']} ({row['status']}): {row['error']}")
+    for account in run["resumed"]:
+        line(sentence(account))
     if run["status"] in ("failed", "killed") and run["logs"]:
         line(f"logs: {run['logs']}")
     line(_sizes(run))

@@ -12,7 +12,8 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.course.past import Past
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 
@@ -74,6 +75,8 @@ class ByRole:
     problems: list[Ref]
     policy: Ref
     index: int
+    past: Past
+    """The past of the run."""
 
     def answers(self, plan: Outcome, purpose: str, parents: list[Ref]) -> list[Sampled]:
         """Return rollouts and scores of a plan; `parents` are the rollouts that its rows build on."""
@@ -95,7 +98,7 @@ class ByRole:
         if role == POLICY:
             return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts)
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
-        settings = self.recipe.roles[role].rollout
+        settings = stage_config(self.recipe, f"roles.{role}", self.index, self.recipe.roles[role], self.past).rollout
         return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts)
 
     def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
@@ -105,4 +108,5 @@ class ByRole:
             return [self.run("score", self.recipe.score, inputs, self.index, purpose).ref]
         if use not in self.recipe.scores:
             return []
-        return [self.session.stage("score", self.recipe.scores[use], inputs, round=self.index, purpose=purpose).ref]
+        settings = stage_config(self.recipe, f"score.{use}", self.index, self.recipe.scores[use], self.past)
+        return [self.session.stage("score", settings, inputs, round=self.index, purpose=purpose).ref]

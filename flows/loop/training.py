@@ -1,7 +1,7 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -142,11 +142,8 @@ class _Training:
             learned, roles = learn()
         after = replace(after, roles=roles)
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
-        read |= {
-            "rollouts": gathered.rollouts,
-            "scores": gathered.scores,
-            "difficulty": _maybe(gathered.memory.difficulty),
-        }
+        read |= {"rollouts": gathered.rollouts, "scores": gathered.scores}
+        read["difficulty"] = _maybe(gathered.memory.difficulty)
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         self._record(gathered, metrics)
@@ -288,8 +285,8 @@ class _Steps:
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
-        by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index)
-        for number, wave in enumerate(self.recipe.all_waves, start=1):
+        by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
+        for number, wave in self.waves(index):
             calls, inputs = 0, {**known, "hints": _maybe(self.hinted) if wave.reads_hints else []}
             settings = wave_config(self.recipe, wave, index, self.past)
             inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
@@ -305,6 +302,16 @@ class _Steps:
         seen = {"plan": plans, **tables(made)}
         after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
         return Gathered(plans, made, after, first.metrics, problems[0])
+
+    def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
+        """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
+        before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
+        for number, wave in enumerate(self.recipe.all_waves, start=1):
+            ended = [wave.until is not None and wave.until.was_met(e.metrics for e in each) for each in (before, known)]
+            if not ended[1]:
+                yield number, wave
+            elif not ended[0]:
+                self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
 
     def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""
@@ -347,7 +354,7 @@ class _Steps:
             learned["reference"] = [self.start.policy]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
         whole |= {"rollouts": [*whole["rollouts"], *rollouts], "scores": [*whole["scores"], *scores]}
-        updates = Updates(self.session, self.recipe, [self.start.problems], index, memory, whole, last=last)
+        updates = Updates(self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, last=last)
         return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:

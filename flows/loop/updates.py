@@ -7,7 +7,8 @@ from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.loop.by_role import Sampled, tables
 from gradus.flows.loop.memory import Memory
-from gradus.flows.recipe.config import Recipe, shaping_config
+from gradus.flows.recipe.config import Recipe, shaping_config, stage_config
+from gradus.flows.recipe.course.past import Past
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.runtime.calls import Outcome, Stages
 
@@ -23,6 +24,7 @@ class Updates:
     recipe: Recipe
     problems: list[Ref]
     index: int
+    past: Past
     memory: Memory
     """As it was when the round was sampled."""
     whole: Tables
@@ -47,7 +49,8 @@ class Updates:
         `made` are the rollouts of the round, `begun` the models with which the run began.
         """
         found = dict(self.memory.roles)
-        for name, role in self.recipe.roles.items():
+        for name, base in self.recipe.roles.items():
+            role = stage_config(self.recipe, f"roles.{name}", self.index, base, self.past)
             config, rows = role.learning(name), tables(made, role=name)
             if config is None or not rows["rollouts"]:
                 continue

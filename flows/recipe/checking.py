@@ -32,6 +32,7 @@ from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.preflight.abilities import check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
@@ -119,19 +120,22 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
     """Refuse what a role could not sample with; which roles a wave plans is known when it has planned."""
-    for name, role in recipe.roles.items():
-        policy = role.policy or recipe.policy
-        check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
-        if not role.is_text:
-            check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
-        _check_trained(recipe, name, policy)
-    for score in recipe.scores.values():
-        check_stage(SCORE, score, {})
+    for name, base in recipe.roles.items():
+        stage, policy = f"roles.{name}", base.policy or recipe.policy
+        for role in (stage_config(recipe, stage, index, base) for index in _changed(recipe, stage)):
+            check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
+            if not role.is_text:
+                check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
+            _check_trained(recipe, name, role, policy)
+    for use, judging in recipe.scores.items():
+        stage = f"score.{use}"
+        for index in _changed(recipe, stage):
+            check_stage(SCORE, stage_config(recipe, stage, index, judging), {})
 
 
-def _check_trained(recipe: Recipe, name: str, policy: str) -> None:
+def _check_trained(recipe: Recipe, name: str, role: RoleConfig, policy: str) -> None:
     """Refuse a role that could not be trained on what it samples."""
-    update = overlapping(recipe).roles[name].learning(name)
+    update = overlapping(recipe.model_copy(update={"roles": {name: role}})).roles[name].learning(name)
     if update is None:
         return
     if not recipe.scores:
@@ -140,7 +144,7 @@ def _check_trained(recipe: Recipe, name: str, policy: str) -> None:
             hint="add [score.USE] to the recipe, of the use that a wave gives them",
         )
     try:
-        check_learning(recipe.roles[name].rollout, update)
+        check_learning(role.rollout, update)
         check_components(update)
         check_stage(UPDATE, update, {"policy": [policy], "reference": [policy]})
     except UsageError as error:

@@ -26,7 +26,7 @@ from gradus.flows.recipe.course.phases import Phase, metrics_read, of_each_phase
 from gradus.flows.recipe.course.schedules import address, as_written, lifted, refuse_unfit, set_scheduled
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
-from gradus.flows.recipe.sections import of_packages, of_uses
+from gradus.flows.recipe.sections import READABLE, of_packages, of_uses
 from gradus.flows.recipe.setting_faults import refusal, settings_of, valid
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import (
@@ -51,13 +51,6 @@ from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 C = TypeVar("C", bound=Config)
 
 RECIPES = package_file("recipes")
-
-
-READABLE: Mapping[str, tuple[str, ...]] = {
-    "start": ("problems", "policy"),
-    "round": ("problems", "policy", "plan", "rollouts", "scores", "difficulty"),
-}
-"""The roles that a stage of a package may read, by where it runs."""
 
 
 class Recipe(Config):
@@ -252,10 +245,12 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe)}
+    ends = {wave.until.metric for wave in recipe.all_waves if wave.until}
+    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe), *ends}
     if "policy/kl_ref" in read and not recipe.update.needs_reference:
         raise UsageError(
-            f"{origin}: a guard, phase or schedule reads policy/kl_ref, which is measured only with a reference policy",
+            f"{origin}: a guard, phase, wave or schedule reads policy/kl_ref, which is measured only with a reference "
+            "policy",
             hint="set update.kl_coef above 0, if only to 1e-6",
         )
     return recipe
@@ -340,7 +335,7 @@ def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHI
         sample=curate.sample,
         curate=curate.model_copy(update={"sample": SampleConfig()}),
         max_age=max_age,
-        roles={name: role.sample for name, role in recipe.roles.items()},
+        roles={n: stage_config(recipe, f"roles.{n}", index, r, past).sample for n, r in recipe.roles.items()},
     )
     found = stage_config(recipe, wave.short, index, base, past, origin)
     tracked = tracked_by(recipe.trackers, chosen_in(found))
@@ -363,6 +358,9 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
 
 def section(recipe: Recipe, stage: str) -> Config:
     """Return the settings that a recipe has for a stage, before changes of a round."""
+    table, _, name = stage.partition(".")
+    if name:
+        return recipe.roles[name] if table == "roles" else recipe.scores[name]
     if stage in recipe.stages:
         return valid(stage_spec(stage).settings, recipe.stages[stage], stage)
     return getattr(recipe, stage)
@@ -373,14 +371,17 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     given = ("given",) if recipe.given is not None else ()
     waves = {wave.short: wave for wave in recipe.all_waves}
     trackers = {tracker.short: tracker for tracker in recipe.trackers}
+    named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
     before = ("ingest", "hint", *given, "curate", "rollout", "score", *waves)
-    ours = (*before, "difficulty", *trackers, "update", "evaluate")
+    ours = (*before, *named, "difficulty", *trackers, "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:
         listed = f"the stages of a training run are {', '.join(stages)}"
         hint = did_you_mean(override.stage, stages, listed)
         raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
     index, where = override.first_round, f"{origin}: {override.stage}"
+    if override.stage in named and "policy" in override.changes:
+        raise UsageError(f"{where}: the policy of a role cannot change by round", hint="add a role with that policy")
     match override.stage:
         case "evaluate":
             for suite in recipe.evaluate.suites:

@@ -12,23 +12,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
+from gradus.components.recorded import Recorded
 from gradus.components.settings import MAX_ROUNDS, Config, empty
-
-Guarded = Literal[
-    "policy/entropy",
-    "policy/kl_ref",
-    "policy/grad_norm",
-    "mismatch/kl",
-    "mismatch/logp_diff_mean",
-    "length/mean",
-    "length/max",
-    "length/truncated_frac",
-    "reward/mean",
-    "reward/std",
-    "reward/frac_zero_std_groups",
-    "reward/frac_all_right",
-]
-"""Metrics that a guard may read, as stages write them: figures of a round's own rollouts and of its update."""
 
 
 class Override(Config):
@@ -62,7 +47,7 @@ class Override(Config):
 class Guard(Config):
     """One limit: on rollouts and rewards looked at before the update of every round, on the update's figures after."""
 
-    metric: Guarded
+    metric: Recorded
     """The figure."""
     min: float | None = Field(default=None, allow_inf_nan=False)
     """The round is outside if the figure is below this."""

@@ -6,6 +6,12 @@ from typing import Any
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.stages.registry import installed_names
 
+READABLE: Mapping[str, tuple[str, ...]] = {
+    "start": ("problems", "policy"),
+    "round": ("problems", "policy", "plan", "rollouts", "scores", "difficulty"),
+}
+"""The roles that a stage of a package may read, by where it runs."""
+
 
 def of_packages(body: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Return a recipe's body whose sections called as a stage of an installed package are under `stages`.

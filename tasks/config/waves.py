@@ -14,7 +14,7 @@ from gradus.tasks.config.round_columns import round_columns, tracked_columns
 
 
 class RoleConfig(Config):
-    """One model, how it samples and is trained; changes of a round (`overrides`) are those of the policy alone."""
+    """One model, how it samples and is trained; overrides of the stage `roles.NAME` change it by round."""
 
     policy: str = Field(default="", exclude_if=empty)
     """The model, named as `policy` is; empty for the policy that is trained, as of each round."""

@@ -13,7 +13,7 @@ from gradus.data.lake.train_states import state_ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
-from gradus.tasks.runs.records import Label, RunSettings, StageFinished, StageReused, StageStarted
+from gradus.tasks.runs.records import Account, Label, RunSettings, StageFinished, StageReused, StageStarted
 from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of, recall
 
 AGAIN = "run the same command again to resume"
@@ -72,6 +72,8 @@ class RunStory(Listed):
 
     bytes_by_table: dict[str, int]
     attempts: list[SizedAttempt]
+    resumed: list[Account]
+    """The prompts so far, kept and sampled again, each time that the run went on."""
     logs: str
     settings: RunSettings
 
@@ -115,6 +117,7 @@ def read_run(runs: Path, run: str, lake: Path, on_damage: OnDamage = refuse) -> 
             {**row, "bytes": outputs.get(row["output"], 0), "pruned": read_pruned(lake / row["output"]).at}
             for row in attempts(folder, on_damage)
         ],
+        "resumed": [event["account"] for event in read_events(folder, on_damage) if event["event"] == "resumed"],
         "logs": str(folder / "logs") if (folder / "logs").is_dir() else "",
         "settings": read_settings(folder, on_damage),
     }

@@ -24,7 +24,7 @@ from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.runs.lines import append_lines, cure, damaged, mend, read_lines
-from gradus.tasks.runs.records import Event, MetricRow, Metrics, Report, RunSettings, Status
+from gradus.tasks.runs.records import Account, Event, MetricRow, Metrics, Report, RunSettings, Status
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
@@ -147,6 +147,10 @@ class Journal:
     def pruned(self, outputs: Sequence[str], num_bytes: int) -> None:
         """Files of these artifacts were removed to make room."""
         self._event("pruned", {"outputs": list(outputs), "bytes": num_bytes}, durable=True)
+
+    def resumed(self, account: Account) -> None:
+        """The run went on: the prompts so far, kept and sampled again."""
+        self._event("resumed", {"account": account})
 
     def run_finished(self, *, status: Status, error: str = "") -> None:
         """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""

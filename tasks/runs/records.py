@@ -101,6 +101,23 @@ class Summary(TypedDict, total=False):
     most_mismatched: str
     oldest_updates: int
     oldest: str
+    resumed: "Account"
+
+
+class Counted(TypedDict):
+    """Of what was planned, what was on disk as a run went on, what was sampled again, and what is lost."""
+
+    planned: int
+    kept: int
+    again: int
+    lost: int
+
+
+class Account(TypedDict):
+    """What a run that goes on has: prompts (rows of plans) and their rollouts."""
+
+    prompts: Counted
+    rollouts: Counted
 
 
 class Report(TypedDict, total=False):
@@ -211,6 +228,14 @@ class Pruned(TypedDict):
     bytes: int
 
 
+class Resumed(TypedDict):
+    """A run went on after a kill or a failure; the prompts so far, up to the first stage that was computed."""
+
+    event: Literal["resumed"]
+    time: float
+    account: Account
+
+
 class RunFinished(TypedDict):
     """A command ended."""
 
@@ -220,7 +245,7 @@ class RunFinished(TypedDict):
     error: str
 
 
-Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | Pruned | RunFinished
+Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | Pruned | Resumed | RunFinished
 
 
 class MetricRow(TypedDict):

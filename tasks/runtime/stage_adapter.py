@@ -31,6 +31,7 @@ from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
+from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
@@ -40,6 +41,7 @@ from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.logbook import log_failure, log_outcome
 from gradus.tasks.runtime.progress import ProgressArtifact
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
+from gradus.tasks.runtime.resuming import Resuming
 from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
@@ -68,12 +70,14 @@ class Session:
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     outcomes: list[Outcome] = field(default_factory=list)
     gpu: GpuTurn = field(init=False)
+    _resuming: Resuming = field(init=False)
     _tidied: set[tuple[int, Ref, bool, bool]] = field(default_factory=set[tuple[int, Ref, bool, bool]])
     """Rounds of a model that `make_room` has seen to, and whether their weights and train states stayed."""
 
     def __post_init__(self) -> None:
-        """Have no turn on a GPU yet."""
+        """Have no turn on a GPU yet, and know what the command before left."""
         self.gpu = GpuTurn(self.journal.run, self.say)
+        self._resuming = Resuming(self.store, self.journal.folder)
 
     def stage(
         self,
@@ -101,6 +105,9 @@ class Session:
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
+        if (account := self._resuming.after(outcome, inputs, facts)) is not None:
+            self.journal.resumed(account)
+            self.say(sentence(account))
         return outcome
 
     def _made_by(self, inputs: Inputs) -> list[State[bool]]:

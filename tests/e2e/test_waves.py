@@ -1,5 +1,6 @@
 """Waves through the real program: killed in the middle of one, with one more behind them, asked again, never enough."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -21,6 +22,16 @@ def sampled(program: Program, run: str) -> dict[tuple[int, str], int]:
     return found
 
 
+def on_disk(program: Program) -> tuple[int, int]:
+    """Prompts of which all rollouts are in shards, and prompts planned, by the plans of the rollouts that began."""
+    plans = {
+        e["inputs"]["plan"][0] for e in program.events() if e["event"] == "stage_started" and e["stage"] == "rollout"
+    }
+    rows = [row for plan in plans for row in program.rows(plan)]
+    there = Counter(row.get("plan_id") or row["group_id"] for row in program.rows("rollouts/*"))
+    return sum(there[row.get("plan_id") or row["group_id"]] == row["n"] for row in rows), len(rows)
+
+
 @pytest.fixture(scope="module")
 def waved(new_program: Callable[..., Program]) -> tuple[Program, dict[str, bytes]]:
     """The tiny recipe with two waves more, killed in the middle of one's rollouts, and run to its end."""
@@ -30,7 +41,15 @@ def waved(new_program: Callable[..., Program]) -> tuple[Program, dict[str, bytes
     assert code != 0
     killed = [e["purpose"] for e in program.events("waved") if e["event"] == "stage_started"][-1]
     assert killed == "refill1"
+    kept, planned = on_disk(program)
     program.json(*command)
+    # Every stage before was whole; of the wave's prompts, those of the shards that were on disk.
+    assert f"resumed: {planned} prompts, {kept} kept, {planned - kept} sampled again, 0 lost" in program.told()
+    shown = program.json("show", "waved")["resumed"]
+    assert [each["prompts"] for each in shown] == [
+        {"planned": planned, "kept": kept, "again": planned - kept, "lost": 0}
+    ]
+    assert 0 < kept < planned
     return program, program.manifests()
 
 

@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from gradus.components.recorded import Recorded
 from gradus.data.schedules.progress import Progress
-from gradus.flows.recipe.guards import Guard, Guarded, Override
+from gradus.flows.recipe.guards import Guard, Override
 
-RECORDED: tuple[str, ...] = get_args(Guarded)
+RECORDED: tuple[str, ...] = get_args(Recorded)
 """Metrics of a round that guards, schedules and phases may read."""
 
 

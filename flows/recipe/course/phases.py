@@ -17,10 +17,11 @@ from typing import Annotated, Any, Protocol, Self, TypeVar, cast
 from pydantic import Field, model_validator
 
 from gradus.components.chosen import ScheduleConfig, WaveConfig
+from gradus.components.recorded import Until
 from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
 from gradus.flows.recipe.course.past import Figures, Past
 from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
-from gradus.flows.recipe.guards import Guarded, Override, by_stage
+from gradus.flows.recipe.guards import Override, by_stage
 from gradus.tasks.config.curation import MAX_LEVEL
 
 
@@ -53,38 +54,6 @@ class Phased(Scheduled, Protocol):
 
 
 R = TypeVar("R", bound=Phased)
-
-
-class Until(Config):
-    """A threshold of a metric of rounds at which a phase ends."""
-
-    metric: Guarded
-    """The metric."""
-    min: float | None = Field(default=None, allow_inf_nan=False)
-    """The metric has to be at least this."""
-    max: float | None = Field(default=None, allow_inf_nan=False)
-    """The metric has to be at most this."""
-    patience: int = Field(default=1, ge=1, le=MAX_ROUNDS)
-    """Rounds in a row, of the phase, in which it has to be so."""
-
-    @model_validator(mode="after")
-    def _has_a_threshold(self) -> "Until":
-        if self.min is None and self.max is None:
-            raise ValueError("until needs min or max")
-        return self
-
-    def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a round is at the threshold; one that did not measure the metric is not."""
-        value = metrics.get(self.metric)
-        if value is None:
-            return False
-        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
-
-    def __str__(self) -> str:
-        """The threshold as people read it."""
-        limits = (("at least", self.min), ("at most", self.max))
-        said = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
-        return f"{self.metric} is {said}" + (f" in {self.patience} rounds in a row" if self.patience > 1 else "")
 
 
 class Phase(Config):
@@ -132,10 +101,7 @@ class Phase(Config):
             return True
         if self.tokens is not None and sum(each.tokens for each in known) >= self.tokens:
             return True
-        newest = known[-self.until.patience :] if self.until else ()
-        return (
-            bool(self.until) and len(newest) == self.until.patience and all(self.until.holds(e.metrics) for e in newest)
-        )
+        return self.until is not None and self.until.was_met(each.metrics for each in known)
 
 
 def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:

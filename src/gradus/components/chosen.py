@@ -19,8 +19,9 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
+from gradus.components.recorded import Until
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
-from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty
+from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
 
 
 class Chosen(Config):
@@ -176,6 +177,8 @@ class WaveConfig(Chosen, kind="wave"):
     """Calls of a round at most: it is asked again each time that its rollouts are back and scored."""
     from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS, json_schema_extra=INCIDENTAL)
     """The first round that has it."""
+    until: Until | None = Field(default=None, exclude_if=unset, json_schema_extra=INCIDENTAL)
+    """The metric that ends it: no round after the first that reaches its min or max has it; none for all rounds."""
     then: Literal["learn", "fail"] = Field(default="learn", json_schema_extra=INCIDENTAL)
     """If it asks for more after its last call: learn from the rows that are there, or fail the run."""
 

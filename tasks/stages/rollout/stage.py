@@ -7,7 +7,7 @@ as an undisturbed one would: to the bit where the engine promises that, with the
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
@@ -16,12 +16,13 @@ from gradus.data.arrays import ints, pc, positions
 from gradus.data.curation.by_use import of_role, of_use
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError, StageError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.lake.schema import PLAN, ROLLOUTS, read_shard
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
+from gradus.tasks.runs.account import KEYS, account_of
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
@@ -90,7 +91,13 @@ def _rolled_out(
     seconds = time.perf_counter() - started
     release_accelerator(ctx, config)
     facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
-    return _report(ctx, facts, seconds, work)
+    result = _report(ctx, facts, seconds, work)
+    if not work.kept:
+        return result
+    there = [_names(ctx, index) for index in range(len(shards))]
+    kept, found = (pa.concat_tables(parts, promote_options="default") for parts in (work.kept, there))
+    resumed = account_of(plan, kept, found)
+    return replace(result, attempt={**result.attempt, "resumed": resumed})
 
 
 def _of_call(plan: pa.Table, ctx: StageContext) -> pa.Table:
@@ -124,6 +131,8 @@ class _Work:
     tokens_sampled: int = 0
     """Those of unfinished rollouts too."""
     num_failed: int = 0
+    kept: list[pa.Table] = field(default_factory=list[pa.Table])
+    """Names of the rollouts that earlier attempts left."""
     counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
     """Counts of every shard for the report, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
@@ -143,6 +152,7 @@ class _Work:
         counts, *_ = self.counted[index] = _counts(self.ctx.out.table(_name(index), _COUNTED))
         self.num_failed += counts["failed"]
         self.rows_done += counts["rows"]
+        self.kept.append(_names(self.ctx, index))
 
     def write(self, index: int, asked: Sequence[Asked]) -> None:
         """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
@@ -150,6 +160,8 @@ class _Work:
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
         kept = opened.rows()
+        if kept.num_rows:
+            self.kept.append(kept)
         stored = self.planned.taken_up(asked)
         have = set(kept.column("rollout_id").to_pylist()) | {
             each.request.rollout_id for each in asked if not each.is_sampled
@@ -281,6 +293,12 @@ def _counts(shard: pa.Table) -> _Counts:
         hint_levels=int(ints(shard.column("hint_level")).sum()),
     )
     return counts, int(lengths.max(initial=0)), cut.slice(0, NUM_NAMED).to_pylist()
+
+
+def _names(ctx: StageContext, index: int) -> pa.Table:
+    """The names of the rollouts of a shard."""
+    path = ctx.out.folder / f"{_name(index)}.parquet"
+    return read_shard(path, ROLLOUTS.restricted(KEYS), KEYS)
 
 
 def _first_rows(ctx: StageContext) -> list[Sample]:

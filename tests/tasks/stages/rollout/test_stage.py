@@ -196,6 +196,11 @@ def test_a_kill_loses_one_shard_and_the_next_attempt_ends_in_the_same_bytes(hous
     assert house.store.find(Ref.parse(job["output"])) is None
     summary = house.run(job)["summary"]
     assert (summary["shards"], summary["shards_reused"], summary["tokens"]) == (3, 2, total)
+    # Of the three groups, of 4, 3 and 4 rollouts, the first two had their shards.
+    assert summary["resumed"] == {
+        "prompts": {"planned": 3, "kept": 2, "again": 1, "lost": 0},
+        "rollouts": {"planned": 11, "kept": 7, "again": 4, "lost": 0},
+    }
     last = house.rows(job)[7:]
     assert summary["tokens_generated"] == sum(len(row["completion_tokens"]) for row in last)
     for index in range(3):
