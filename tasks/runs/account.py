@@ -1,60 +1,13 @@
-"""The account of a run that continues: the prompts that were planned, kept, sampled again and lost.
-
-Prompts are rows of plans; one is kept if all its rollouts were on disk, and lost if at the end not all of them are.
-
-    account_of(plan, kept, there)  # {"prompts": {"planned": 736, "kept": 675, "again": 61, "lost": 0}, ...}
-"""
+"""The account of a run that continues: the prompts that were planned, kept, sampled again and lost, in words."""
 
 from collections.abc import Sequence
 
-import numpy as np
-import pyarrow as pa
-
-from gradus.data.arrays import Column, Ints, ints, one_array, pc, positions
-from gradus.data.errors import StageError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.tasks.runs.records import Account, Counted
 
-KEYS = ("rollout_id", "plan_id", "group_id")
-"""The columns of rollouts that are counted."""
 
-
-def account_of(plan: pa.Table, kept: pa.Table, there: pa.Table) -> Account:
-    """Count a plan against the rollouts that were on disk when its stage went on, and those at its end.
-
-    Raise StageError if one is lost: nothing may be learned from what is there.
-    """
-    asked = ints(plan.column("n"))
-    before, after = np.minimum(_num_of(plan, kept), asked), np.minimum(_num_of(plan, there), asked)
-    if (after < asked).any():
-        first = _named(PLAN.column(plan, "plan_id"), plan.column("group_id"))[int(np.argmax(after < asked))]
-        raise StageError(
-            f"{int((after < asked).sum())} of {len(asked)} prompts were lost as the run went on: "
-            f"{int((asked - after).sum())} of {int(asked.sum())} rollouts are in no shard, the first of {first}",
-            hint="delete the folder of that rollouts artifact and run the same command again",
-        )
-    whole = int((before == asked).sum())
-    return {
-        "prompts": _counted(len(asked), whole),
-        "rollouts": _counted(int(asked.sum()), int(before.sum())),
-    }
-
-
-def _counted(planned: int, kept: int) -> Counted:
+def counted(planned: int, kept: int) -> Counted:
+    """Return counts without a loss."""
     return {"planned": planned, "kept": kept, "again": planned - kept, "lost": 0}
-
-
-def _num_of(plan: pa.Table, rollouts: pa.Table) -> Ints:
-    """Return the number of rollouts of each plan row, (P,); a repeated id counts once."""
-    ids = rollouts.column("rollout_id")
-    found = rollouts.take(pa.array(np.unique(positions(ids, ids))))
-    of_plan = _named(PLAN.column(plan, "plan_id"), plan.column("group_id"))
-    at = positions(_named(ROLLOUTS.column(found, "plan_id"), found.column("group_id")), of_plan)
-    return np.bincount(at[at >= 0], minlength=plan.num_rows)
-
-
-def _named(own: Column, group: Column) -> pa.Array:
-    return one_array(pc.coalesce(own, group))
 
 
 def total(accounts: Sequence[Account]) -> Account:
@@ -64,7 +17,7 @@ def total(accounts: Sequence[Account]) -> Account:
 
 
 def _sum(parts: Sequence[Counted]) -> Counted:
-    return _counted(sum(part["planned"] for part in parts), sum(part["kept"] for part in parts))
+    return counted(sum(part["planned"] for part in parts), sum(part["kept"] for part in parts))
 
 
 def sentence(account: Account) -> str:
@@ -72,8 +25,8 @@ def sentence(account: Account) -> str:
     return f"resumed: {_words(account['prompts'], 'prompts')} ({_words(account['rollouts'], 'rollouts')})"
 
 
-def _words(counted: Counted, name: str) -> str:
+def _words(counts: Counted, name: str) -> str:
     return (
-        f"{counted['planned']:,} {name}, {counted['kept']:,} kept, {counted['again']:,} sampled again, "
-        f"{counted['lost']:,} lost"
+        f"{counts['planned']:,} {name}, {counts['kept']:,} kept, {counts['again']:,} sampled again, "
+        f"{counts['lost']:,} lost"
     )

@@ -105,7 +105,7 @@ class Summary(TypedDict, total=False):
 
 
 class Counted(TypedDict):
-    """Of what was planned, what was on disk as a run went on, what was sampled again, and what is lost."""
+    """Counts of what was planned, of what was on disk as a run continued, sampled again, and lost."""
 
     planned: int
     kept: int
@@ -114,7 +114,7 @@ class Counted(TypedDict):
 
 
 class Account(TypedDict):
-    """What a run that goes on has: prompts (rows of plans) and their rollouts."""
+    """Prompts (rows of plans) and their rollouts as a run continues."""
 
     prompts: Counted
     rollouts: Counted
@@ -229,7 +229,7 @@ class Pruned(TypedDict):
 
 
 class Resumed(TypedDict):
-    """A run went on after a kill or a failure; the prompts so far, up to the first stage that was computed."""
+    """A run continued after a kill or a failure; the prompts so far, up to the first stage that was computed."""
 
     event: Literal["resumed"]
     time: float

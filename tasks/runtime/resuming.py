@@ -1,4 +1,4 @@
-"""The account of a run that goes on after a kill or a failure, up to the first stage that it computes."""
+"""The account of a run that continues after a kill or a failure, up to the first stage that it computes."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -7,10 +7,11 @@ from gradus.data.curation.by_use import of_role, of_use
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
-from gradus.tasks.runs.account import KEYS, account_of, total
+from gradus.tasks.runs.account import total
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import Account
 from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.stages.rollout.account import KEYS, account_of
 
 _PLANNED = ("group_id", "plan_id", "n", "role", "use")
 
@@ -25,7 +26,7 @@ class Resuming:
         self._accounts: list[Account] = []
 
     def after(self, outcome: Outcome, inputs: Mapping[str, Sequence[Ref]], facts: Mapping[str, Json]) -> Account | None:
-        """Return what is to be said after a stage: the sum at the first that was computed, then of each that went on.
+        """Return what is to be said after a stage: the sum at the first that was computed, then of each that continued.
 
         Raise StageError if a rollout of a plan is lost.
         """

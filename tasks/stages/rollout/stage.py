@@ -22,9 +22,9 @@ from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
-from gradus.tasks.runs.account import KEYS, account_of
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.rollout.account import KEYS, account_of
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Asked, Planned
 from gradus.tasks.stages.rollout.open_shard import OpenShard

@@ -26,7 +26,14 @@ def story(status: str, error: str = "", **more: Any) -> dict[str, Any]:
     attempt = {**ATTEMPT, "status": status, "output": f"checkpoints/{DIGEST}", "error": ""}
     run = {"run": "demo-0a1b2c3d", "verb": "train", "status": status, "error": error, "started": 1.7e9, "gain": 0.192}
     counts = {"stages": 181, "reused": 12, "seconds": 183.2, "bytes": 206_000_000, "logs": "/home/demo/logs"}
-    return {**run, **counts, "bytes_by_table": {"checkpoints": 206_000_000}, "attempts": [attempt], **more}
+    return {
+        "resumed": [],
+        **run,
+        **counts,
+        "bytes_by_table": {"checkpoints": 206_000_000},
+        "attempts": [attempt],
+        **more,
+    }
 
 
 def lines(capsys: pytest.CaptureFixture[str]) -> list[str]:

@@ -72,7 +72,7 @@ class Judging(Rehearsal):
         return found
 
 
-JUDGED = {"waves": ["refill"], "roles": {"judge": {}}, "score": {"judge": {"rewards": ["verdict"]}}}
+JUDGED: dict[str, Any] = {"waves": ["refill"], "roles": {"judge": {}}, "score": {"judge": {"rewards": ["verdict"]}}}
 
 
 def test_a_role_and_the_judging_of_a_use_change_by_round(tmp_path: Path) -> None:

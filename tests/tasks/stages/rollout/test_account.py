@@ -1,16 +1,19 @@
-"""The account of a run that goes on, by hand: a plan of 9 rollouts in 3 prompts."""
+"""The account of a run that continues, by hand: a plan of 9 rollouts in 3 prompts."""
 
 import pyarrow as pa
 import pytest
 
 from gradus.data.errors import StageError
-from gradus.tasks.runs.account import account_of, sentence, total
+from gradus.tasks.runs.account import sentence, total
+from gradus.tasks.stages.rollout.account import account_of
 
 PLAN = pa.table(
     {"plan_id": [None, None, "c.1"], "group_id": ["a", "b", "b"], "n": pa.array([4, 3, 2], pa.int32())},
 )
-ROWS = [("a0", None, "a"), ("a1", None, "a"), ("a2", None, "a"), ("a3", None, "a")]
-ROWS += [("b0", None, "b"), ("b1", None, "b"), ("b2", None, "b"), ("c0", "c.1", "b"), ("c1", "c.1", "b")]
+ROWS = [
+    *(("a0", None, "a"), ("a1", None, "a"), ("a2", None, "a"), ("a3", None, "a")),
+    *(("b0", None, "b"), ("b1", None, "b"), ("b2", None, "b"), ("c0", "c.1", "b"), ("c1", "c.1", "b")),
+]
 
 
 def rollouts(*rows: tuple[str, str | None, str]) -> pa.Table:
