@@ -11,7 +11,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe, load_recipe, recipe_from
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.phases import following_rounds, phase_of
-from tests.flows.recipe.test_guards import START, Rehearsal
+from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
 OTHER = Ref("problems", "c" * 8)
 WITH_OTHER = replace(START, phases=(START.problems, OTHER))
