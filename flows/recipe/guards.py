@@ -14,6 +14,7 @@ from pydantic import Field, model_validator
 
 from gradus.components.recorded import Recorded
 from gradus.components.settings import MAX_ROUNDS, Config, empty
+from gradus.tasks.config.score import ScoreConfig
 
 
 class Override(Config):
@@ -96,11 +97,24 @@ def by_stage(changes: Mapping[str, object]) -> dict[str, dict[str, object]]:
     """Return changes written as STAGE.KEY by stage; raise ValueError for one that is not."""
     found: dict[str, dict[str, object]] = {}
     for name, value in changes.items():
-        stage, _, key = name.partition(".")
+        stage, key = stage_of(name)
         if not stage or not key:
             raise ValueError("changes are written as STAGE.KEY, for example update.lr")
         found.setdefault(stage, {})[key] = value
     return found
+
+
+def stage_of(name: str) -> tuple[str, str]:
+    """Return the stage and the key of a setting that a recipe writes as STAGE.KEY; roles and uses have two names.
+
+    >>> stage_of("update.lr"), stage_of("roles.judge.update.lr"), stage_of("score.rewards.0.weight")
+    (('update', 'lr'), ('roles.judge', 'update.lr'), ('score', 'rewards.0.weight'))
+    """
+    stage, _, key = name.partition(".")
+    own, _, rest = key.partition(".")
+    if rest and (stage == "roles" or (stage == "score" and own not in ScoreConfig.model_fields)):
+        return f"{stage}.{own}", rest
+    return stage, key
 
 
 def first_outside(guards: Sequence[Guard], index: int, metrics: Mapping[str, float]) -> tuple[Guard, str] | None:

@@ -18,6 +18,9 @@ from gradus.data.nearest import did_you_mean
 from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
 from gradus.flows.recipe.course.past import RECORDED, Past
+from gradus.flows.recipe.guards import stage_of
+from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.identity.numbers import number_of
 
 KEY = "schedule"
@@ -50,6 +53,16 @@ class Scheduled(Protocol):
     @property
     def trackers(self) -> tuple[TrackerConfig, ...]:
         """Its trackers."""
+        ...
+
+    @property
+    def roles(self) -> Mapping[str, RoleConfig]:
+        """Its roles."""
+        ...
+
+    @property
+    def scores(self) -> Mapping[str, ScoreConfig]:
+        """The judging of rows of other uses."""
         ...
 
     @property
@@ -107,7 +120,7 @@ def number(path: str, chosen: ScheduleConfig, now: Progress) -> float:
 
 def address(recipe: Scheduled, path: str) -> tuple[str, str]:
     """Return the stage whose settings have the setting of a schedule, and the setting's key there."""
-    section, _, key = path.partition(".")
+    section, key = stage_of(path)
     functions = {"waves": recipe.waves, "trackers": recipe.trackers}.get(section, ())
     place, _, own = key.partition(".")
     if place.isdecimal() and int(place) < len(functions):
@@ -118,7 +131,8 @@ def address(recipe: Scheduled, path: str) -> tuple[str, str]:
 def refuse_unfit(recipe: Scheduled, origin: str) -> None:
     """Raise UsageError for a schedule of what no round reads anew, or of a metric that no round records."""
     functions = (each.short for each in (*recipe.all_waves, *recipe.trackers))
-    stages = ("curate", "rollout", "score", "difficulty", "update", *functions, *recipe.stages)
+    named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
+    stages = ("curate", "rollout", "score", "difficulty", "update", *named, *functions, *recipe.stages)
     for path, chosen in recipe.schedules.items():
         stage, key = address(recipe, path)
         if stage not in stages or not key or key in _OF_THE_LOOP:

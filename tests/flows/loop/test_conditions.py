@@ -1,15 +1,16 @@
 """Conditions of waves by a metric, and settings of roles and uses by round, as the loop keeps them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gradus.data.errors import UsageError
+from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_settings
 from gradus.tasks.runtime.calls import Outcome
-from tests.flows.recipe.test_guards import Rehearsal, recipe, trained
+from tests.flows.recipe.test_guards import START, Rehearsal, recipe, trained
 
 UNTIL = {"metric": "reward/mean", "min": 0.6}
 
@@ -62,11 +63,14 @@ class Judging(Rehearsal):
     """A rehearsal whose wave plans rows of a judge, and the settings with which they are sampled and judged."""
 
     settings: dict[tuple[int, str], Any] = field(default_factory=dict)
+    updates: dict[str, dict[int, Any]] = field(default_factory=dict)
 
     def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
         found = super().stage(name, config, inputs, round=round, **more)
         if more.get("purpose") == "refill1":
             self.settings[round, name] = config
+        if name == "update":
+            self.updates.setdefault(more.get("purpose", "train"), {})[round] = config
         if name == "wave":
             found.report["summary"] = {"groups": 1, "uses": {"judge": ["judge"]}}
         return found
@@ -105,3 +109,16 @@ def test_an_override_of_no_role_or_of_what_it_cannot_be_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         recipe([], overrides=[{"stage": stage, "changes": changes}], **JUDGED)
+
+
+def test_phases_guards_and_schedules_reach_roles_and_uses() -> None:
+    lr = {"schedule": "linear", "start": 3e-4, "end": 1e-4, "rounds": 3}
+    body = {**JUDGED, "roles": {"judge": {"update": {"lr": lr}}}}
+    phases = [{"rounds": 2}, {"rounds": 1, "changes": {"roles.judge.sample.max_tokens": 9, "score.judge.retries": 3}}]
+    plan, session = recipe([], phase=phases, **body), Judging([0.5] * 9)
+    start = replace(START, phases=(START.problems, START.problems), roles={"judge": START.policy})
+    train(session, plan, start)  # pyright: ignore[reportArgumentType] - has no store
+    of, made = session.settings, session.updates["judge"]
+    assert [of[index, "wave"].roles["judge"].max_tokens == 9 for index in (1, 2, 3)] == [False, False, True]
+    assert [of[index, "score"].retries for index in (1, 2, 3)] == [0, 0, 3]
+    assert [made[index].lr for index in (1, 2, 3)] == pytest.approx([3e-4, 2e-4, 1e-4])
