@@ -91,11 +91,18 @@ class RoundRows(TableRows):
     def _column(self, name: str) -> Any:
         if name == ABOUT and name not in self._of_rows:
             offsets, ids = ragged(PLAN.column(self.table, ABOUT))
-            places, sizes = positions(ids, (self._of or self).table.column("rollout_id")), np.diff(offsets)
+            places, sizes = positions(ids, self._named().column("rollout_id")), np.diff(offsets)
             size = int(sizes[0]) if len(sizes) else _PAIR
             even = bool((sizes == size).all())
             self._of_rows[name] = places.reshape(len(sizes), size) if even else Lists(places, offsets)
         return super()._column(name)
+
+    def _named(self) -> pa.Table:
+        """The rows that `about` numbers: those that these say something of; for a trained role's, the policy's."""
+        if self._of is not None:
+            return self._of.table
+        of_policy = None if self.beside is None else of_use(self.beside, POLICY)
+        return self.table if of_policy is None or not of_policy.num_rows else of_policy
 
     def __contains__(self, name: str) -> bool:
         """Return whether a column is there."""

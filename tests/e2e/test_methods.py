@@ -20,6 +20,7 @@ MORE = {
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
     "zero_variance": ("profile.n=4",),
 }
@@ -40,3 +41,4 @@ def test_a_method_trains_two_rounds(methods: Program, judge: Server, name: str) 
         "train", str(RECIPE), "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
+    assert [*told.get("roles", {})] == (["verifier"] if name == "tango" else [])
