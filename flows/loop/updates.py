@@ -30,7 +30,7 @@ class Updates:
     whole: Tables
     """Plans, rollouts and scores of all uses, given rows too."""
     last: bool
-    """Whether it is the last round, whose train states are kept."""
+    """True for the last round, whose train states are kept."""
 
     def update(self, config: UpdateConfig, inputs: Tables, purpose: str = "train") -> Outcome:
         """Run an update, after the shapes of its batch if it has any."""
@@ -62,7 +62,7 @@ class Updates:
 
     @property
     def _save(self) -> str:
-        """When train states are written; a worker has that of one model alone, so others are read from disk again."""
+        """The time at which train states are written; a worker holds that of one model, so others are read again."""
         if self.last:
             return "now"
         trained = any(role.update is not None for role in self.recipe.roles.values())
