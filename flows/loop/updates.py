@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.loop.by_role import Sampled, tables
@@ -46,7 +47,8 @@ class Updates:
     def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:
         """Return the model of each role after the round; one whose rows have no signal stays as it was.
 
-        `made` are the rollouts of the round, `begun` the models with which the run began.
+        `made` are the rollouts of the round, `begun` the models with which the run began. GateError for rows without
+        scores.
         """
         found = dict(self.memory.roles)
         for name, base in self.recipe.roles.items():
@@ -54,6 +56,11 @@ class Updates:
             config, rows = role.learning(name), tables(made, role=name)
             if config is None or not rows["rollouts"]:
                 continue
+            if unjudged := [each.use for each in made if each.role == name and not each.scores]:
+                raise GateError(
+                    f"the role {name} is trained, and nothing judges what it sampled for the use {unjudged[0]}",
+                    hint=f"add [score.{unjudged[0]}] with rewards to the recipe",
+                )
             reference = [begun[name]] if config.loads_reference else []
             step = self.update(config, {**rows, "policy": [found[name]], "reference": reference}, name)
             if not step.summary.get("skipped_updates"):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import GateError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import train
@@ -155,6 +155,12 @@ def test_a_role_learns_from_what_it_sampled_and_samples_the_next_round_with_it()
     assert calls["train-update"]["rollouts"] == ["rollout train", "rollout refill1-learn"]
     assert found.roles.keys() == {"judge"}  # nobody asked the other one
     assert trained({"judge": ["judge"]}, 2)[1]["judge-update"]["policy"] == ["update judge"]
+
+
+def test_a_trained_role_whose_rows_nothing_judges_ends_the_run_in_a_sentence() -> None:
+    with pytest.raises(GateError, match="nothing judges what it sampled for the use critique") as error:
+        trained({"judge": ["judge", "critique"]}, 1)
+    assert error.value.hint == "add [score.critique] with rewards to the recipe"
 
 
 def test_a_trained_role_that_overlaps_corrects_for_its_older_model() -> None:
