@@ -11,7 +11,7 @@ problems = "code.jsonl"
 changes = { "score.rewards" = [{ name = "code.py:passes" }] }
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Protocol, Self, TypeVar, cast
 
 from pydantic import Field, model_validator
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from gradus.components.chosen import ScheduleConfig, WaveConfig
 from gradus.components.recorded import Until
 from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
-from gradus.flows.recipe.course.past import Figures, Past
+from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
 from gradus.flows.recipe.guards import Override, by_stage
 from gradus.tasks.config.curation import MAX_LEVEL
@@ -95,13 +95,13 @@ class Phase(Config):
         by_stage(self.changes)
         return self
 
-    def has_ended(self, known: Sequence[Figures], rounds: int) -> bool:
-        """Return whether it ends after some rounds, of which figures of the first ones are known."""
+    def has_ended(self, rounds: int, tokens: int, in_a_row: int) -> bool:
+        """Return whether it ends after some rounds and tokens, and rounds in a row that were at its threshold."""
         if self.rounds is not None and rounds >= self.rounds:
             return True
-        if self.tokens is not None and sum(each.tokens for each in known) >= self.tokens:
+        if self.tokens is not None and tokens >= self.tokens:
             return True
-        return self.until is not None and self.until.was_met(each.metrics for each in known)
+        return self.until is not None and in_a_row >= self.until.patience
 
 
 def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,13 +123,17 @@ def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
 
     It follows from the figures of the rounds before alone, so a repeated run comes to the same.
     """
-    place, first = 0, 1
+    place, first, tokens, in_a_row = 0, 1, 0, 0
     if not recipe.phase:
         return place, first
     for following in range(2, index + 1):
-        known = past.known(following, recipe.overlap)[first - 1 :]
-        if recipe.phase[place].has_ended(known, following - first):
-            place, first = place + 1, following
+        phase, newest = recipe.phase[place], following - 1 - recipe.overlap  # the last round whose figures are known
+        if first <= newest <= len(past.rounds):
+            found = past.rounds[newest - 1]
+            tokens += found.tokens
+            in_a_row = in_a_row + 1 if phase.until and phase.until.holds(found.metrics) else 0
+        if phase.has_ended(following - first, tokens, in_a_row):
+            place, first, tokens, in_a_row = place + 1, following, 0, 0
             if place == len(recipe.phase):
                 return None
     return place, first

@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
@@ -155,3 +157,36 @@ def test_rounds_are_those_of_the_phases_unless_one_has_none() -> None:
     assert phases({"rounds": 2}, {"rounds": 3}, rounds=None).rounds == 5
     with pytest.raises(UsageError, match="phase 2 has no rounds, so set the recipe's `rounds`"):
         phases({"rounds": 2}, {"tokens": 100}, rounds=None)
+
+
+_ENDS = st.fixed_dictionaries(
+    {"rounds": st.integers(1, 4)}, optional={"tokens": st.integers(1, 25), "patience": st.integers(1, 3)}
+)
+
+
+@given(
+    st.lists(_ENDS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.2, 0.8, None])), max_size=9),
+    st.integers(0, 1),
+)
+def test_a_phase_ends_by_the_rounds_of_its_own_that_are_known(
+    ends: list[dict[str, int]], figures: list[tuple[int, float | None]], overlap: int
+) -> None:
+    tables = [
+        {**end, **({"until": {"metric": "reward/mean", "min": 0.5, "patience": held}} if held else {})}
+        for end, held in ((dict(each), each.get("patience")) for each in ends)
+    ]
+    plan = phases(*({k: v for k, v in each.items() if k != "patience"} for each in tables), overlap=overlap)
+    past = Past()
+    for tokens, reward in figures:
+        past = past.after(tokens, {} if reward is None else {"reward/mean": reward})
+    place, first = 0, 1
+    for index in range(1, len(figures) + 2):
+        known = figures[first - 1 : index - 1 - overlap]
+        end = ends[min(place, len(ends) - 1)]
+        newest = [reward for _, reward in known][-end.get("patience", 99) :]
+        over = index - first >= end["rounds"] or sum(tokens for tokens, _ in known) >= end.get("tokens", 999)
+        over = over or (len(newest) == end.get("patience", 99) and all(reward == 0.8 for reward in newest))
+        if place < len(ends) and over and index > 1:
+            place, first = place + 1, index
+        assert phase_of(plan, index, past) == ((place, first) if place < len(ends) else None)
