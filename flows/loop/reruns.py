@@ -11,6 +11,7 @@ from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, recipe
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.setting_faults import valid
+from gradus.tasks.config.learning import UPDATE
 from gradus.tasks.config.trackers import TRACKER
 from gradus.tasks.config.waves import WAVE
 from gradus.tasks.runs.journal import read_events, read_settings
@@ -113,7 +114,7 @@ def _calls(folder: Path) -> list[Call]:
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
-    """The calls that are meant, of a stage, or of a wave or tracker by its name; UsageError names those there are."""
+    """The calls that are meant, of a stage, wave, tracker or role; UsageError names those there are."""
     named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
     if stage not in named:
         stage_spec(stage)
@@ -132,8 +133,10 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
 
 
 def _function_of(call: Call) -> str:
-    """The name of the wave or tracker that a call asked; empty for one of another stage."""
+    """The wave or tracker that a call asked by its name, or the role that it trained; empty for any other."""
     stage, _, purpose = call
+    if stage == UPDATE.name and purpose != "train":
+        return f"roles.{purpose}"
     return purpose.rstrip("0123456789") if stage == WAVE.name else purpose if stage == TRACKER.name else ""
 
 

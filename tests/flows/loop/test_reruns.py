@@ -63,6 +63,19 @@ def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
     assert stage_config(plan.recipe, "score", 1, plan.recipe.score) == plan.recipe.score
 
 
+def test_the_update_of_a_role_is_called_by_the_role(runs: Path) -> None:
+    sets = ["roles.judge.update.lr=1e-3", 'score.judge.rewards=["verdict"]']
+    body = {"verb": "train", "recipe": load_recipe("demo", sets, rounds=2).model_dump(mode="json")}
+    (runs / "mine" / "run.json").write_text(json.dumps(body))
+    for index in (1, 2):
+        Journal(runs / "mine").stage_reused(stage="update", round=index, purpose="judge", output="checkpoints/00")
+    assert plan_rerun(runs, "mine", "roles.judge", Rounds(2), []).forced == (("update", 2, "judge"),)
+    assert ("update", 2, "train") in plan_rerun(runs, "mine", "update", Rounds(2), []).forced
+    plan = plan_rerun(runs, "mine", "roles.judge", Rounds(since=2), ["update.lr=1e-4"])
+    of = [stage_config(plan.recipe, "roles.judge", index, plan.recipe.roles["judge"]).update for index in (1, 2)]
+    assert [each and each.lr for each in of] == [1e-3, 1e-4]
+
+
 @pytest.mark.parametrize(
     ("run", "stage", "index", "sets", "message"),
     [
