@@ -188,6 +188,9 @@ def _check_groups(recipe: Recipe, index: int) -> None:
         return
     sample = stage_config(recipe, "curate", index, recipe.curate).sample
     waves = [wave_config(recipe, wave, index) for wave in recipe.all_waves]
+    own = [each.wave.settings.get("n") for each in waves]  # of waves that decide it themselves
+    if any(isinstance(n, int) and n > 1 for n in own):
+        return
     if any(s.n > 1 and s.temperature > 0 for s in (sample, *(each.sample for each in waves))):
         return
     what = "n = 1" if sample.n == 1 else "temperature = 0"

@@ -20,6 +20,7 @@ MORE = {
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "self": ("curate.draw=32",),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
     "zero_variance": ("profile.n=4",),
