@@ -38,6 +38,7 @@ from gradus.tasks.config.settings import Home, prices, traces_per_round, trackin
 from gradus.tasks.host.setting_files import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
+from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.journal import read_metric_rows
 from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
@@ -143,6 +144,8 @@ class MlflowTeller:
                     self._model_alias(event, state)
                 case "pruned":
                     self._pruned(event)
+                case "resumed":
+                    self._client.set_tag(state.parent, "gradus.resumed", sentence(event["account"]))
                 case "run_finished":
                     self._run_finished(event, state)
                 case _:  # of a newer version

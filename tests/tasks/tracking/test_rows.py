@@ -21,6 +21,8 @@ def test_every_kind_of_event_that_a_journal_writes_is_told(new_run: NewRun) -> N
     run.journal.stage_reused(stage="update", round=2, purpose="train", output=str(ref))
     run.journal.model_alias("policy", "newest", str(ref))
     run.journal.pruned([str(ref)], 123)
+    counts = {"planned": 3, "kept": 2, "again": 1, "lost": 0}
+    run.journal.resumed({"prompts": counts, "rollouts": counts})
     run.journal.run_finished(status="finished")
     written = {event["event"] for event in read_events(run.folder)}
     assert written == {get_args(kind.__annotations__["event"])[0] for kind in get_args(records.Event)}
@@ -28,6 +30,9 @@ def test_every_kind_of_event_that_a_journal_writes_is_told(new_run: NewRun) -> N
     assert status(run.folder).refused == 0
     tagged = "select tag_value from logged_model_tags t join logged_models l using (model_id) "
     assert run.ask(f"{tagged} where tag_key = 'gradus.pruned' and l.source_run_id in mine")
+    account = run.ask("select value from tags where key = 'gradus.resumed' and run_uuid in mine")
+    words = "2 kept, 1 sampled again, 0 lost"
+    assert account == [(f"resumed: 3 prompts, {words} (3 rollouts, {words})",)]
 
 
 def test_a_training_is_one_row_however_many_commands_it_took(new_run: NewRun) -> None:
