@@ -47,6 +47,17 @@ def test_as_many_are_replaced_as_were_helped_at_that_level(replaced: int, taken:
     assert set(np.array(found["group"])[found["taken"]]) == {0}
 
 
+def test_a_group_with_a_right_rollout_of_its_own_stays_as_it_is() -> None:
+    rows = {
+        "problem_id": np.array(["a"] * 4, dtype=np.object_),
+        "group": np.array([0, 0, 1, 1]),
+        "hint_level": np.array([0, 0, 1, 1.0]),
+        "correct": np.array([0, 1, 1, 1.0]),
+    }
+    found = scaffold(BatchRows(pa.table({"rollout_id": list("wxyz"), **rows})))
+    assert found["taken"].tolist() == [True, True, False, False]
+
+
 def test_problems_whose_probe_failed_are_sampled_and_the_probe_is_left_out() -> None:
     rows = pa.table(
         {"problem_id": list("abc"), "group": [0, 1, 2], "correct": [1.0, 0.0, None], "hint_level": [0, 0, 0]}

@@ -27,12 +27,16 @@ class Judged(Rehearsal):
     uses: dict[str, list[str]] = field(default_factory=dict)
     calls: list[tuple[str, str, dict[str, Any], Any]] = field(default_factory=list)
     made: dict[Ref, str] = field(default_factory=dict)
+    skipped: str = ""
+    """The purpose of updates without signal."""
 
     def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Outcome:
         found = super().stage(name, config, inputs, purpose=purpose, **more)
         self.made[found.ref] = f"{name} {purpose}"
         named = {role: [self.made.get(ref, str(ref)) for ref in refs] for role, refs in inputs.items()}
         self.calls.append((f"{purpose}-{name}", config.__class__.__name__, named, more.get("facts", {})))
+        if name == "update" and purpose == self.skipped:
+            return replace(found, report={"summary": {"skipped_updates": 1}, "metrics": {}})
         if name == "wave":
             return replace(found, report={"summary": {"groups": 1, "uses": self.uses}, "metrics": {}})
         return found
@@ -136,8 +140,8 @@ def test_a_role_that_nobody_plans_is_allowed(tmp_path: Any) -> None:
 TRAINED = {**JUDGE, "roles": {"judge": {"policy": "bundled", "update": {"lr": 1e-3}}, "self": {"update": {}}}}
 
 
-def trained(uses: dict[str, list[str]], rounds: int) -> tuple[Any, dict[str, Any]]:
-    session = Judged([0.5] * 9, uses=uses)
+def trained(uses: dict[str, list[str]], rounds: int, skipped: str = "") -> tuple[Any, dict[str, Any]]:
+    session = Judged([0.5] * 9, uses=uses, skipped=skipped)
     plan = recipe([], rounds=rounds, waves=["refill"], **TRAINED)
     start = replace(START, roles={"judge": MODEL, "self": START.policy})
     found = train(session, plan, start)  # pyright: ignore[reportArgumentType] - has no store
@@ -155,6 +159,11 @@ def test_a_role_learns_from_what_it_sampled_and_samples_the_next_round_with_it()
     assert calls["train-update"]["rollouts"] == ["rollout train", "rollout refill1-learn"]
     assert found.roles.keys() == {"judge"}  # nobody asked the other one
     assert trained({"judge": ["judge"]}, 2)[1]["judge-update"]["policy"] == ["update judge"]
+
+
+def test_a_role_whose_rows_have_no_signal_stays_as_it_was() -> None:
+    found, calls = trained({"judge": ["judge"]}, 2, skipped="judge")
+    assert (calls["judge-update"]["policy"], found.roles) == ([str(MODEL)], {})
 
 
 def test_a_trained_role_whose_rows_nothing_judges_ends_the_run_in_a_sentence() -> None:
