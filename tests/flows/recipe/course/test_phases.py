@@ -21,7 +21,7 @@ WITH_OTHER = replace(START, phases=(START.problems, OTHER))
 
 @dataclass
 class Drawn(Rehearsal):
-    """A rehearsal that notes the problems and the sampling of each round, whose rollouts have `tokens` tokens in all."""
+    """A rehearsal that notes the problems and the sampling of each round; rollouts have `tokens` tokens in all."""
 
     tokens: int = 0
     problems: dict[int, Ref] = field(default_factory=dict)
