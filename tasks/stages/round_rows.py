@@ -43,6 +43,9 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
         rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
         rollouts = rollouts.append_column(name, filled)
+    for name in reads["rollouts"]:
+        if name not in rollouts.column_names:  # a sparse one, which no row of the round has
+            rollouts = rollouts.append_column(name, ROLLOUTS.column(rollouts, name))
     group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
     table = rollouts.append_column(GROUP, pa.array(group))
     if "completion_tokens" in reads["rollouts"]:

@@ -34,6 +34,11 @@ def odd(rows):
     """Return what none can."""
     return {"reward": rows["reward"][:1]}
 
+@component("shape", needs=("recall", "replaces"))
+def fresh(rows):
+    """Count rows that take up none, and take no place."""
+    return {"fresh": [recall is None and np.isnan(place) for recall, place in zip(rows["recall"], rows["replaces"])]}
+
 @component("shape", needs=())
 def listed(rows):
     """Return no dict."""
@@ -93,6 +98,10 @@ def test_a_users_shape_by_hand(tmp_path: Path, mine: str) -> None:
     assert result.metrics["batch/reward_mean"] == pytest.approx((1.5 + 2.25) / 2)
     assert 0 < result.metrics["batch/graded_drawn"] < 1
     assert shaped(tmp_path / "again", shapes=[f"{mine}:graded"])[1].metrics == result.metrics
+
+
+def test_a_declared_column_that_no_rollout_of_the_round_has_is_null(tmp_path: Path, mine: str) -> None:
+    assert shaped(tmp_path, shapes=[f"{mine}:fresh"])[1].metrics["batch/fresh_fresh"] == 1.0
 
 
 def test_what_cannot_be_shaped_is_one_sentence(tmp_path: Path, mine: str) -> None:
