@@ -43,6 +43,23 @@ def test_kdrl_adds_a_small_reverse_divergence_from_the_teacher_to_grpo() -> None
     assert (teacher.coefficient * loss.mean()).item() == pytest.approx(0.002 * 0.353496 / 2, rel=1e-4)
 
 
+def test_luffy_is_a_clipped_term_of_own_rows_and_a_shaped_one_of_given_rows() -> None:
+    short = load_recipe("demo", methods=["luffy"]).update
+    own = '{loss="clip", without={origin=["expert"]}, over="step"}'
+    given = '{loss={name="luffy", gamma=0.1}, rows={origin="expert"}, over="step", name="expert_"}'
+    given_rows = "given={template='{solution}\\n#### {answer}'}"
+    spelt = load_recipe("demo", [given_rows, f"update.terms=[{own}, {given}]"]).update
+    assert spelt.terms
+    assert not short.terms
+    assert spelt.objective == short.objective
+    # Before the first step the ratio of own tokens is 1: -A; of given ones -A p / (p + 0.1).
+    now = torch.tensor([0.9, 0.4, 0.1]).log()
+    columns = {"now.logp": now, "old.logp": now, "advantage": torch.tensor([0.25, 0.5, 0.5])}
+    ours, theirs = (load(term.loss)(Rows({}, columns, torch.tensor([3])))[0].tolist() for term in spelt.objective)
+    assert ours == pytest.approx([-0.25, -0.5, -0.5])
+    assert theirs == pytest.approx([-0.25 * 0.9, -0.5 * 0.8, -0.5 * 0.5])
+
+
 def test_a_method_is_merged_before_assignments() -> None:
     plain, changed = load_recipe("demo"), load_recipe("demo", ["update.aggregation.length_tokens=7"], ["dr_grpo"])
     assert (changed.update.advantage.name, changed.update.aggregation.settings) == ("dr_grpo", {"length_tokens": 7})
