@@ -19,6 +19,10 @@ MORE = {
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),
+    "mpo": (
+        'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
+    ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "self": ("curate.draw=32",),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),

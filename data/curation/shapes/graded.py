@@ -1,0 +1,22 @@
+"""Shapes that reward rows by grades."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from gradus.components import component
+from gradus.data.curation.batch import BatchRows
+
+
+@component("shape", paper="arXiv 2504.20157", needs=("judge: about", "judge: reward"))
+def graded(rows: BatchRows) -> Mapping[str, Any]:
+    """Reward each row by the mean of its judge's grades (MPO); one without any has no reward, and is left out.
+
+    MPO (arXiv 2504.20157): the judge is the whole reward.
+    """
+    said = rows.others("judge")
+    known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
+    about, grades = said["about"][known, 0], said["reward"][known]
+    total, count = np.bincount(about, grades, rows.num_rows), np.bincount(about, minlength=rows.num_rows)
+    return {"reward": np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)}
