@@ -24,4 +24,5 @@ def guided(
         clip_low: Ratio floor is 1 - clip_low.
         clip_high: Ratio ceiling is 1 + clip_high.
     """
-    return clip(rows.adding(of_tokens={"old.logp": rows["sampler.logp"]}), clip_low=clip_low, clip_high=clip_high)
+    named = {"now.logp": rows["now.logp"], "old.logp": rows["sampler.logp"], "advantage": rows["advantage"]}
+    return clip(rows.adding(of_tokens=named), clip_low=clip_low, clip_high=clip_high)
