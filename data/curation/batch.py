@@ -6,8 +6,9 @@
 
 A shape is a function `(rows, [rng], *, settings) -> {name: (N,)}` of the N rows that are not left out so far. It may
 return `reward`; `group`, numbers of groups; `taken`, and `reason` for rows that it leaves out; `weight`, a factor of
-the loss of a row's tokens, NaN for 1; `term`, a text that `rows` of a term of the objective names. A number of a group
-that is there is that group. Any other name is a metric, the mean of its finite values.
+the loss of a row's tokens, NaN for 1; `term`, a text that `rows` of a term of the objective names; `credit`, a number
+for each completion token of a row. A number of a group that is there is that group. Any other name is a metric, the
+mean of its finite values.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -26,15 +27,15 @@ REPLACED = "its problem was sampled again with a hint, and every row of its grou
 UNJOINED = "the policy has no group of its problem that it could join"
 UNJUDGED = "it has no reward"
 CONTINUED = "a row that continues it takes its place"
-TAKEN, REASON, WEIGHT, TERM = "taken", "reason", "weight", "term"
-SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM)
+TAKEN, REASON, WEIGHT, TERM, CREDIT = "taken", "reason", "weight", "term", "credit"
+SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM, CREDIT)
 """Columns that a shape can return; other names are metrics."""
 
 
 class BatchRows(RoundRows):
     """Rollouts as shapes see them: columns of a round, and what is decided of each row so far."""
 
-    known: ClassVar[Collection[str]] = (*RoundRows.known, WEIGHT, TERM)
+    known: ClassVar[Collection[str]] = (*RoundRows.known, WEIGHT, TERM, CREDIT)
 
 
 class ShapeError(ValueError):
@@ -62,7 +63,7 @@ class Batch:
     """Rollouts with their scores (N,), and what is decided of each."""
 
     table: pa.Table
-    """Columns of the round, and `group`, `taken`, `reason` and, where a shape made them, `weight` and `term`."""
+    """Columns of the round, and `group`, `taken`, `reason` and, where a shape made them, `weight`, `term`, `credit`."""
     groups: Sequence[str]
     """(G,): the name of each group by its number."""
     made: Mapping[int, str]
@@ -152,12 +153,14 @@ def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     return cast_to_schema(pa.table(columns), BATCH)
 
 
-def _checked(name: str, values: Any, num: int) -> np.ndarray[Any, Any]:
+def _checked(name: str, values: Any, num: int) -> Any:
     """One value of a column for each of the rows that a shape saw; ShapeError for others."""
     if name in BatchRows.known and name not in SETTABLE:
         raise ShapeError(f"it sets {name!r}; it can set {', '.join(SETTABLE)}")
     if name == TERM:
         return np.array(_texts(name, values, num), dtype=np.object_)
+    if name == CREDIT:
+        return _lists(name, values, num)
     found = np.asarray(values)
     found = np.broadcast_to(found, num) if found.ndim == 0 else found
     kinds = {TAKEN: "b", GROUP: "iu"}.get(name, "iufb")
@@ -172,10 +175,11 @@ def _checked(name: str, values: Any, num: int) -> np.ndarray[Any, Any]:
 def _with(batch: Batch, shape: Shape, name: str, kept: Ints, values: np.ndarray[Any, Any]) -> Batch:
     """The batch with what a shape says of the rows that it saw; NaN is null."""
     num, there = batch.table.num_rows, name in batch.table.column_names
-    if name == TERM:
-        texts = np.array(batch.table.column(name).to_pylist() if there else [None] * num, dtype=np.object_)
-        texts[kept] = values
-        return batch.setting(name, pa.array(texts.tolist(), pa.string()))
+    if name in (TERM, CREDIT):
+        known = batch.table.column(name).to_pylist() if there else [None] * num
+        for row, value in zip(kept.tolist(), values, strict=True):
+            known[row] = value
+        return batch.setting(name, pa.array(known, BATCH.type_of(name)))
     if name == GROUP:
         number = ints(batch.table.column(name)).copy()
         number[kept] = values
@@ -194,6 +198,17 @@ def _texts(name: str, values: Any, num: int) -> list[Any]:
     found = [values] * num if isinstance(values, str) or values is None else list(np.asarray(values, np.object_))
     if len(found) != num or not all(each is None or isinstance(each, str) for each in found):
         raise ShapeError(f"its {name!r} is not a text for each of {num} rows")
+    return found
+
+
+def _lists(name: str, values: Any, num: int) -> list[Any]:
+    """A list of finite numbers for each row, or None."""
+    found = [None if each is None else np.asarray(each) for each in values]
+    there = [each for each in found if each is not None]
+    if len(found) != num or not all(
+        each.ndim == 1 and each.dtype.kind in "iuf" and np.isfinite(each).all() for each in there
+    ):
+        raise ShapeError(f"its {name!r} is not a list of finite numbers for each of {num} rows")
     return found
 
 

@@ -230,6 +230,7 @@ BATCH = TableSchema(
         Column("reason", _TEXT, "why it is not taken; null if it is"),
         Column("weight", _FLOAT, "factor of the loss of its tokens; null is 1", sparse=True),
         Column("term", _TEXT, "the term of the objective that takes it, as `rows` of a term names it", sparse=True),
+        Column("credit", pa.list_(_FLOAT), "what a shape gave each completion token; null is 0 for all", sparse=True),
     ),
 )
 """The rows of an update as shapes decide them; columns that the objective reads of problems and plans stand behind."""

@@ -21,6 +21,7 @@ def learning_rows(
     temperature: Tensor,
     trained: Tensor | None = None,
     compared: Tensor | None = None,
+    credit: Tensor | None = None,
     **columns: Any,
 ) -> Rows:
     """Return rows with what passes and losses read: prompts, completions, the sampler's log-probs, other columns.
@@ -35,11 +36,12 @@ def learning_rows(
         trained: (T,) bool: tokens that carry loss; None: all. Tool output, inserted text and given prefixes carry none.
         compared: (T,) bool: tokens that the policy sampled after the prompt that they are trained for, whose log-probs
             sampler and trainer must agree on; None: all.
+        credit: (T,) float64: what a shape gave each token; None: there is none.
         columns: Columns of rows, (N,) each.
     """
     if len(logprobs) != len(completions.values):
         raise ValueError(f"{len(completions.values)} completion tokens have {len(logprobs)} log-probs")
-    of_tokens = {"sampler.logp": logprobs, "trained": trained, "compared": compared}
+    of_tokens = {"sampler.logp": logprobs, "trained": trained, "compared": compared, "credit": credit}
     return Rows(
         {
             "prompt": prompts,

@@ -7,6 +7,7 @@ from pydantic import Field
 from gradus.components.chosen import Chosen, TrackerConfig
 from gradus.components.settings import Config, empty
 from gradus.components.stage import Stage
+from gradus.data.curation.uses import split_need
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import NO_TRACKER
 from gradus.data.nearest import did_you_mean
@@ -45,8 +46,12 @@ def tracked_by(trackers: Sequence[TrackerConfig], readers: Iterable[Chosen]) -> 
 
 
 def is_tracked(column: str) -> bool:
-    """Return whether a column is called as one of a tracker is: NAME.COLUMN."""
-    name, dot, _ = column.partition(".")
+    """Return whether a column is called as one of a tracker is: NAME.COLUMN.
+
+    >>> is_tracked("spo.value"), is_tracked("plan.n"), is_tracked("value: plan.branch_at")
+    (True, False, False)
+    """
+    name, dot, _ = split_need(column)[1].partition(".")
     return bool(dot) and name not in NO_TRACKER
 
 

@@ -24,7 +24,7 @@ from gradus.data.arrays import (
     ragged,
     take_or_null,
 )
-from gradus.data.curation.batch import CONTINUED, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
+from gradus.data.curation.batch import CONTINUED, CREDIT, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
@@ -77,10 +77,11 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
     return learning_rows(
         prompts_of(table),
         tokens_of(table, "completion_tokens"),
-        logprobs=_logprobs(table),
+        logprobs=_of_tokens(table, "logprobs", torch.nan).float(),
         temperature=torch.from_numpy(temperature),  # 1 in rows that were not sampled
         trained=None if trained is None else torch.from_numpy(trained),
         compared=None if compared is None else torch.from_numpy(compared),
+        credit=_credit(table) if CREDIT in config.needs else None,
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
         group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
@@ -116,13 +117,23 @@ def _ragged(column: pa.ChunkedArray) -> Ragged:
     return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
 
-def _logprobs(table: pa.Table) -> torch.Tensor:
-    """The sampler's log-probs of all tokens, float32; a null becomes NaN, also in rows that have none at all."""
-    _, values = ragged(table.column("logprobs"))
-    completions, there = tokens_of(table, "completion_tokens"), ~nulls(table.column("logprobs"))
-    found = torch.full((len(completions.values),), torch.nan)
+def _credit(table: pa.Table) -> torch.Tensor:
+    """What a shape gave each token, 0 in a row that it gave nothing."""
+    if CREDIT not in table.column_names:
+        raise BadInputError(
+            "the objective reads the column credit, and no shape of the update has made it",
+            hint="add a shape that returns credit to update.shapes, such as value_gains",
+        )
+    return _of_tokens(table, CREDIT, 0.0)
+
+
+def _of_tokens(table: pa.Table, column: str, missing: float) -> torch.Tensor:
+    """A number of all tokens, float64; a null becomes NaN, and `missing` stands in rows that have none at all."""
+    _, values = ragged(table.column(column))
+    completions, there = tokens_of(table, "completion_tokens"), ~nulls(table.column(column))
+    found = torch.full((len(completions.values),), missing, dtype=torch.float64)
     rows = torch.from_numpy(np.flatnonzero(there))
-    found[completions.places(rows)] = torch.from_numpy(floats(values).astype(np.float32))
+    found[completions.places(rows)] = torch.from_numpy(floats(values).copy())
     return found
 
 
@@ -241,11 +252,17 @@ def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
     _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
     empty = (prompts_of(table).lengths == 0).numpy()
     _refuse(empty, rows, "has an empty prompt", "leave it out")
-    lengths = ints(pc.list_value_length(one_array(table.column("logprobs"))), null=-1)
-    uneven = ~nulls(table.column("logprobs")) & (lengths != tokens_of(table, "completion_tokens").lengths.numpy())
-    _refuse(
-        uneven, rows, "has not one log-prob for each of its tokens", "update from rollouts whose engine records them"
-    )
+    recorded = "update from rollouts whose engine records them"
+    _refuse(_uneven(table, "logprobs"), rows, "has not one log-prob for each of its tokens", recorded)
+    if CREDIT in table.column_names:
+        made = "correct the shape that gives it"
+        _refuse(_uneven(table, CREDIT), rows, "has not one number of credit for each of its tokens", made)
+
+
+def _uneven(table: pa.Table, column: str) -> Bools:
+    """Return which rows have a list of another length than their completion, (N,)."""
+    lengths = ints(pc.list_value_length(one_array(table.column(column))), null=-1)
+    return ~nulls(table.column(column)) & (lengths != tokens_of(table, "completion_tokens").lengths.numpy())
 
 
 def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:

@@ -134,8 +134,11 @@ def test_a_shape_that_draws_is_handed_its_generator() -> None:
         ({"reward": np.full(4, np.inf)}, "its 'reward' of rollout r2 is inf"),
         ({"weight": np.full(4, -np.inf)}, "its 'weight' of rollout r2 is -inf"),
         ({"term": [1] * 4}, "its 'term' is not a text for each of 4 rows"),
+        ({"credit": [[1.0]] * 3}, "its 'credit' is not a list of finite numbers for each of 4 rows"),
+        ({"credit": [[np.nan], *[None] * 3]}, "its 'credit' is not a list of finite numbers for each of 4 rows"),
+        ({"credit": np.ones(4)}, "its 'credit' is not a list of finite numbers for each of 4 rows"),
         ({"reason": ["", ""]}, "its 'reason' is not a text for each of 4 rows"),
-        ({"correct": np.ones(4)}, "it sets 'correct'; it can set reward, group, taken, reason, weight, term"),
+        ({"correct": np.ones(4)}, "it sets 'correct'; it can set reward, group, taken, reason, weight, term, credit"),
         ({"kept": "yes"}, "its 'kept' is not a number for each of 4 rows"),
     ],
 )
