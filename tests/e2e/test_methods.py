@@ -25,6 +25,7 @@ MORE = {
     ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "self": ("curate.draw=32",),
+    "spo_chain": ('score.value.rewards=["numeric"]',),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
     "zero_variance": ("profile.n=4",),
