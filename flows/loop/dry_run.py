@@ -13,8 +13,8 @@ from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
-from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
+from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe, stage_config

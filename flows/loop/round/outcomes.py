@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.by_role import Sampled, tables
 from gradus.flows.loop.measuring import Choice, Figures
-from gradus.flows.loop.memory import Memory
+from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.memory import Memory
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
-from gradus.flows.loop.by_role import Sampled, tables
-from gradus.flows.loop.memory import Memory
+from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.memory import Memory
 from gradus.flows.recipe.config import Recipe, shaping_config, stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.config.learning import UpdateConfig
