@@ -17,7 +17,8 @@ from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import following_rounds, settled
 from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings

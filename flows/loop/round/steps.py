@@ -1,7 +1,7 @@
 """The stages of one round, with the settings of the round: what follows what, as in the picture in the README."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
@@ -10,15 +10,19 @@ from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.round.by_role import ByRole, Sampled, asked, tables
+from gradus.flows.loop.round.by_role import ByRole, Sampled, has_planned, is_asked, tables
+from gradus.flows.loop.round.measures import Known, Measures
 from gradus.flows.loop.round.memory import Memory, maybe, stored_inputs
-from gradus.flows.loop.round.outcomes import Batch, Beginning, Gathered
+from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
-from gradus.flows.recipe.config import Recipe, curate_config, section, stage_config, tracker_config, wave_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import curate_config, section, stage_config, tracker_config, wave_config
 from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.config.learning import GIVEN
+from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
@@ -36,6 +40,7 @@ class Steps:
     past: Past = NOTHING
     hinted: Ref | None = None
     worked: Batch | None = None
+    known: Known = field(default_factory=dict[tuple[str, Ref, str], Outcome])
 
     def of_phase(self, place: int, first: int) -> "Steps":
         """The steps of a phase that begins with a round."""
@@ -110,7 +115,8 @@ class Steps:
         known = {"problems": problems, "difficulty": maybe(memory.difficulty)}
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
-        inputs = {**known, "trackers": memory.kept(curate.tracked)}
+        measures = self.measures(index, policy, memory)
+        inputs = {**known, "trackers": measures.beside(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
@@ -119,8 +125,12 @@ class Steps:
             calls, inputs = 0, {**known, "hints": maybe(self.hinted) if wave.reads_hints else []}
             settings = wave_config(self.recipe, wave, index, self.past)
             inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
-            ask = partial(self.ask, wave, index, number, memory)
-            while planned := asked(wave, ask, index, calls, {**inputs, "plan": plans, **tables(made)}):
+            while is_asked(wave, index, calls):
+                seen = {**inputs, "plan": plans, **tables(made)}
+                seen["trackers"] = measures.beside(settings.tracked, plans, made)
+                planned = self.ask(wave, settings, seen, {"round": index, "wave": number, "call": calls})
+                if not has_planned(wave, planned, index, calls):
+                    break
                 calls += 1
                 stored = bool(planned.summary.get("from_stored"))
                 parents = [*(each.rollouts for each in made), *inputs["stored_rollouts"]] if stored else []
@@ -128,9 +138,18 @@ class Steps:
                 plans = [*plans, planned.ref]
         judged = {**tables(made, use=LEARN), "difficulty": maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        seen = {"plan": plans, **tables(made)}
-        after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
-        return Gathered(plans, made, after, first.metrics, problems[0])
+        columns = partial(measures.beside, plans=plans, made=made)
+        seen = {**known, "plan": plans, **tables(made)}
+        after = replace(memory, difficulty=measured, trackers=self.tracked(index, seen, memory, columns))
+        return Gathered(plans, made, after, first.metrics, problems[0], columns)
+
+    def measures(self, index: int, policy: Ref, memory: Memory) -> Measures:
+        """Return the measures of a round, none of which has run."""
+        worked = self.worked
+        given = [] if worked is None else [Sampled(GIVEN.name, LEARN, worked.rollouts, [worked.scores], 0)]
+        return Measures(
+            self.session, self.recipe, self.start, policy, memory, index, self.past, given, known=self.known
+        )
 
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
         """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
@@ -142,31 +161,23 @@ class Steps:
             elif not ended[0]:
                 self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
 
-    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
+    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns) -> dict[str, Ref]:
         """Return the rows of each tracker after a round; all see those of the others as they were before it."""
         found: dict[str, Ref] = {}
         for each in self.recipe.trackers:
             name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
-            own = {"before": maybe(memory.trackers.get(name)), "trackers": memory.kept(settings.tracked)}
+            own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
             call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
             found[name] = call.ref
         return found
 
     def ask(
-        self,
-        wave: WaveConfig,
-        index: int,
-        number: int,
-        memory: Memory,
-        calls: int,
-        inputs: Mapping[str, list[Ref]],
+        self, wave: WaveConfig, settings: PlanningConfig, inputs: Mapping[str, list[Ref]], facts: Mapping[str, int]
     ) -> Outcome:
-        """Run the stage of a wave after some calls in this round."""
-        settings, purpose = wave_config(self.recipe, wave, index, self.past), f"{wave.short}{calls + 1}"
-        facts: JsonObject = {"round": index, "wave": number, "call": calls}
-        seen = {**inputs, "trackers": memory.kept(settings.tracked)}
-        return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
+        """Run the stage of a wave after some calls in this round; `facts` are round, wave and call."""
+        purpose = f"{wave.short}{facts['call'] + 1}"
+        return self.session.stage("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts)
 
     def learn(
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
@@ -183,7 +194,9 @@ class Steps:
             learned["reference"] = [self.start.policy]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
         whole |= {"rollouts": [*whole["rollouts"], *rollouts], "scores": [*whole["scores"], *scores]}
-        updates = Updates(self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, last=last)
+        updates = Updates(
+            self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, gathered.columns, last
+        )
         return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
 
     def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:

@@ -14,7 +14,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import Recipe, load_recipe
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.artifacts.tracker_rows import start_ref
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import EVERY_ROUND, START, Rehearsal, recipe
