@@ -78,9 +78,8 @@ def _check_keeper(chosen: TrackerConfig | MeasureConfig, known: Collection[str])
         hint = f'declare them: @component("{chosen.kind}", columns=("value",))'
         raise BadInputError(f"{what} keeps no columns", hint=hint)
     if isinstance(chosen, MeasureConfig) and component.by not in (("problem_id",), ("rollout_id",)):
-        raise BadInputError(
-            f"{what} has the keys {component.by}", hint='write by=("problem_id",) or by=("rollout_id",)'
-        )
+        keys = ", ".join(component.by) or "no key"
+        raise BadInputError(f"{what} has {keys} as its key", hint='write by=("problem_id",) or by=("rollout_id",)')
     if odd := next((name for name in component.columns if not name.isidentifier() or name in component.by), ""):
         raise BadInputError(
             f"{what} cannot keep a column {odd!r}", hint="take letters, digits and _, and no key column"
