@@ -16,8 +16,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
 from gradus.flows.recipe.assignments import Assignments
-from gradus.flows.recipe.config import RECIPES
 from gradus.flows.recipe.overlays import overlay_files
+from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.curation import DIFFICULTY
 from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.prompts import POLICY, PROBLEMS

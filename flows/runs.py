@@ -7,13 +7,15 @@ from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1, spent
-from gradus.flows.loop.outcomes import Beginning, Trained
+from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, parse_recipe, refuse_unjudged, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.flows.recipe.lasting import same_run
+from gradus.flows.recipe.reading import parse_recipe, refuse_unjudged
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home

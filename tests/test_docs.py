@@ -17,7 +17,7 @@ from typer.main import get_command
 from gradus.data.curation.candidates import Candidates
 from gradus.data.lake.schema import TABLES
 from gradus.flows.cli.main import app
-from gradus.flows.recipe.config import load_recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.models.objectives.columns import COLUMNS
 from gradus.tasks.inspect.catalogue import catalogue
 

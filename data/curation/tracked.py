@@ -52,7 +52,7 @@ def with_tracked(rows: T, tracked: Mapping[str, Sequence[str]], tables: Sequence
     Args:
         rows: (N,) any rows that have the key columns; a column whose keys they lack is left out.
         tracked: Key columns by NAME.COLUMN.
-        tables: Tables of trackers; that of a column may be missing.
+        tables: Tables of trackers and measures; that of a column may be missing, or in several parts.
     """
     table = rows.table
     for name in dict.fromkeys(map(tracker_of, tracked)):
@@ -60,7 +60,8 @@ def with_tracked(rows: T, tracked: Mapping[str, Sequence[str]], tables: Sequence
         by = tracked[columns[0]]
         if not all(key in rows for key in by):
             continue
-        own = next((each for each in tables if columns[0] in each.column_names), None)
+        parts = [each.select([*by, *columns]) for each in tables if columns[0] in each.column_names]
+        own = pa.concat_tables(parts, promote_options="permissive") if parts else None
         at = None if own is None else places(key_columns(rows, by), key_columns(TableRows(own), by))
         for column in columns:
             found = pa.nulls(rows.num_rows) if own is None or at is None else take_or_null(own.column(column), at)

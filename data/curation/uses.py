@@ -8,6 +8,8 @@ import re
 
 LEARN, POLICY = "learn", "policy"
 """The use and the role of rows that name none."""
+START, TEACHER = "start", "teacher"
+"""Models that a measure can ask beside the policy and the roles of a recipe."""
 NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 """Name of a use or of a role."""
 _BETWEEN = ": "

@@ -254,6 +254,8 @@ EVALUATIONS = TableSchema(
 
 TRACKERS = TableSchema("trackers", (), ())
 """Rows that a tracker keeps: its own key columns, and NAME.COLUMN (gradus.data.curation.tracked)."""
+MEASURES = TableSchema("measures", (), ())
+"""What a measure found of problems or rollouts, of the same form."""
 
 UPDATES = TableSchema(
     "updates",
@@ -273,7 +275,9 @@ UPDATES = TableSchema(
 """Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
-TABLES = {t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, EVALUATIONS)}
+TABLES = {
+    t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, MEASURES, EVALUATIONS)
+}
 CHECKPOINTS = "checkpoints"
 BASE = "base"
 """The role in which an adapter names the policy that it cannot be used without."""

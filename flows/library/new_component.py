@@ -104,6 +104,24 @@ def NAME(before: Tracked, round: Round, *, rate: Annotated[float, Gt(0.0), Le(1.
     assert NAME(before, round_of(rows))["mean"].tolist() == [0.5, 0.75]
 """,
     ),
+    "measure": (
+        '''
+@component("measure", by=("problem_id",), columns=("nats",), needs=("question", "messages", "answer"))
+def NAME(rows: Rows, model: Model):
+    """Return how much the answer of each problem surprises the model: minus the log-prob of all its tokens, nats."""
+    found = model.logprobs(model.prompts(rows["question"], rows["messages"]), model.tokens(rows["answer"]))
+    return {"nats": [-sum(found.logp[row]) if len(found.logp[row]) else None for row in range(rows.num_rows)]}
+''',
+        """
+    class Always:
+        prompts = staticmethod(lambda questions, messages: [[1]] * len(questions))
+        tokens = staticmethod(lambda texts: [[1]] * len(texts))
+        logprobs = staticmethod(lambda contexts, targets: SimpleNamespace(logp=[[-0.5, -1.0], []]))
+
+    rows = Rows({"question": ["2 + 2 =", "?"], "messages": [None, None], "answer": ["4", ""]})
+    assert NAME(rows, Always())["nats"] == [1.5, None]
+""",
+    ),
     "reward": (
         '''
 @component("reward")
@@ -288,7 +306,7 @@ def _imports(kind: Kind, text: str) -> str:
     """Return the imports of the names that a text uses: first Python's, then those of packages."""
     rows = (
         "gradus.components.rows"
-        if kind in ("filter", "ranking", "sampler", "shape")
+        if kind in ("filter", "ranking", "sampler", "measure", "shape")
         else "gradus.models.objectives.rows"
     )
     groups: Sequence[Mapping[str, str]] = (
@@ -303,6 +321,7 @@ def _imports(kind: Kind, text: str) -> str:
             "from gradus.data.curation.results": "Draw selection",
             "from gradus.data.curation.round": "Round first_rows round_of",
             "from gradus.data.curation.tracked": "Tracked",
+            "from gradus.models.measuring": "Model",
             "from gradus.data.schedules.progress": "Progress",
         },
     )

@@ -13,7 +13,7 @@ from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
 from gradus.flows.recipe.budget import HOW
 from gradus.flows.recipe.checking import check_settings
-from gradus.flows.recipe.config import RECIPES
+from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.keep import read_keep
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name

@@ -13,11 +13,12 @@ from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
-from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
+from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import following_rounds, settled
 from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.loop.outcomes import Beginning
 from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import Recipe, section, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle

@@ -7,11 +7,13 @@ from pathlib import Path
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.assignments import Assignments, pairs
-from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, recipe_from
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.lasting import lasting
+from gradus.flows.recipe.reading import load_recipe, parse_recipe, recipe_from
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.learning import UPDATE
+from gradus.tasks.config.measures import MEASURE
 from gradus.tasks.config.trackers import TRACKER
 from gradus.tasks.config.waves import WAVE
 from gradus.tasks.runs.journal import read_events, read_settings
@@ -114,7 +116,7 @@ def _calls(folder: Path) -> list[Call]:
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
-    """The calls that are meant, of a stage, wave, tracker or role; UsageError names those there are."""
+    """The calls that are meant, of a stage, wave, tracker, measure or role; UsageError names those there are."""
     named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
     if stage not in named:
         stage_spec(stage)
@@ -133,11 +135,13 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
 
 
 def _function_of(call: Call) -> str:
-    """The wave or tracker that a call asked by its name, or the role that it trained; empty for any other."""
+    """The wave, tracker or measure of a call by its name, or the role that it trained; empty for any other."""
     stage, _, purpose = call
     if stage == UPDATE.name and purpose != "train":
         return f"roles.{purpose}"
-    return purpose.rstrip("0123456789") if stage == WAVE.name else purpose if stage == TRACKER.name else ""
+    if stage == WAVE.name:
+        return purpose.rstrip("0123456789")
+    return purpose.partition("-")[0] if stage in (TRACKER.name, MEASURE.name) else ""
 
 
 def _rounds(rounds: Sequence[int]) -> str:

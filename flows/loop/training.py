@@ -1,42 +1,24 @@
 """The training loop: which stage follows which. Reads as the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
 
-from gradus.components.chosen import WaveConfig
-from gradus.components.settings import Config
-from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
-from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.by_role import ByRole, Sampled, asked, tables
 from gradus.flows.loop.measuring import Measurements
-from gradus.flows.loop.memory import Memory, stored_inputs
-from gradus.flows.loop.outcomes import Batch, Beginning, Gathered, State, Trained
 from gradus.flows.loop.room import kept_rounds, made_by_round
-from gradus.flows.loop.updates import Updates
+from gradus.flows.loop.round.memory import maybe
+from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
+from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.ahead import run_concurrently
-from gradus.flows.recipe.config import (
-    Recipe,
-    curate_config,
-    section,
-    stage_config,
-    tracker_config,
-    wave_config,
-)
-from gradus.flows.recipe.course.past import NOTHING, Past
-from gradus.flows.recipe.course.phases import phase_of, recipe_of_phase
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.phases import phase_of
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
-from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.inspect.remarks import skipped_rounds
-from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
-from gradus.tasks.stages.registry import stage_spec
 
-C = TypeVar("C", bound=Config)
 Ends = Callable[[int], bool]
 """Function that returns whether a training ends after a round; 0 is before the first."""
 
@@ -54,10 +36,10 @@ class _Training:
 
     def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends) -> None:
         self._ends = ends
-        self._steps = _Steps(session, recipe, start)
+        self._steps = Steps(session, recipe, start)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, State] = {}
-        self._phases: dict[int, _Steps] = {}
+        self._phases: dict[int, Steps] = {}
         self._remarks = [*start.remarks]
         self._went_back: Counter[str] = Counter()
         self._skipped: list[int] = []
@@ -104,7 +86,7 @@ class _Training:
         plain = self._steps.recipe.model_copy(update={"schedules": {}})
         return replace(self._steps, recipe=plain).evaluate(suite, policy, index, baseline)
 
-    def _in(self, index: int) -> "_Steps":
+    def _in(self, index: int) -> Steps:
         """The steps of a round, with the settings, problems, hints and worked solutions of its phase."""
         recipe, past = self._steps.recipe, self._steps.past
         place, first = phase_of(recipe, index, past) or (len(recipe.phase) - 1, index)
@@ -143,7 +125,7 @@ class _Training:
         after = replace(after, roles=roles)
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
         read |= {"rollouts": gathered.rollouts, "scores": gathered.scores}
-        read["difficulty"] = _maybe(gathered.memory.difficulty)
+        read["difficulty"] = maybe(gathered.memory.difficulty)
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         self._record(gathered, metrics)
@@ -197,202 +179,3 @@ class _Training:
         policy = self._states[best].policy
         skipped = tuple(self._skipped)
         return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence, skipped)
-
-
-@dataclass(frozen=True)
-class _Steps:
-    session: Stages
-    recipe: Recipe
-    start: Beginning
-    past: Past = NOTHING
-    hinted: Ref | None = None
-    worked: Batch | None = None
-
-    def of_phase(self, place: int, first: int) -> "_Steps":
-        """The steps of a phase that begins with a round."""
-        if not self.recipe.phase:
-            return self
-        start = replace(self.start, problems=self.start.phases[place])
-        return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
-
-    def prepared(self, index: int) -> "_Steps":
-        """The steps with the hints and the worked solutions of their problems."""
-        return replace(self, hinted=self.hints(index), worked=self.given(index))
-
-    def settings(self, stage: str, index: int, base: C) -> C:
-        """The settings of a stage in a round, with the changes of guards that it came to."""
-        return stage_config(self.recipe, stage, index, base, self.past)
-
-    def declared(self, when: str, index: int, given: Mapping[str, list[Ref]]) -> None:
-        """Run the stages of installed packages that the recipe has and that run here, on what there is of each role."""
-        for name in self.recipe.stages:
-            stage, settings = stage_spec(name), section(self.recipe, name)
-            if stage.when == when:
-                named = {role.name: given.get(role.name, []) for role in stage.roles}
-                inputs = {role.name: named[role.name] if role.many else named[role.name][:1] for role in stage.roles}
-                self.run(name, settings, inputs, index)
-
-    def run(
-        self,
-        name: str,
-        base: Config,
-        inputs: dict[str, list[Ref]],
-        index: int,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
-        """Run one stage with this round's settings; its seed is the run's by default."""
-        config = self.settings(name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
-
-    def profile(self, policy: Ref) -> Memory:
-        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
-        begun = Memory(None, self.start.trackers, self.start.roles)
-        if self.recipe.profile is None:
-            return begun
-        plan = CurateConfig(sample=self.recipe.profile)
-        problems = {"problems": [self.start.problems]}
-        planned = self.session.stage("curate", plan, problems, purpose="profile").ref
-        batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
-        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
-        return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
-
-    def hints(self, index: int) -> Ref | None:
-        """Build hints for the training problems, if a wave asks for them."""
-        if not any(wave.reads_hints for wave in self.recipe.all_waves):
-            return None
-        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
-
-    def given(self, index: int) -> Batch | None:
-        """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
-        if self.recipe.given is None:
-            return None
-        problems = [self.start.problems]
-        settings = self.recipe.given.model_copy(update={"prompt": self.recipe.rollout.prompt})
-        rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, index, "given")
-        judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, index, "given")
-        return Batch(rows.ref, judged.ref, {}, 0)
-
-    def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
-        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
-        problems = [self.start.problems]
-        curate, facts = curate_config(self.recipe, index, self.past), {"round": index}
-        known = {"problems": problems, "difficulty": _maybe(memory.difficulty)}
-        if curate.counts_tokens:
-            known["policy"] = [self.start.policy]
-        inputs = {**known, "trackers": memory.kept(curate.tracked)}
-        plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
-        first = self.sample_and_score(plan, problems, policy, index)
-        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
-        by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
-        for number, wave in self.waves(index):
-            calls, inputs = 0, {**known, "hints": _maybe(self.hinted) if wave.reads_hints else []}
-            settings = wave_config(self.recipe, wave, index, self.past)
-            inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
-            ask = partial(self.ask, wave, index, number, memory)
-            while planned := asked(wave, ask, index, calls, {**inputs, "plan": plans, **tables(made)}):
-                calls += 1
-                stored = bool(planned.summary.get("from_stored"))
-                parents = [*(each.rollouts for each in made), *inputs["stored_rollouts"]] if stored else []
-                made += by_role.answers(planned, f"{wave.short}{calls}", parents)
-                plans = [*plans, planned.ref]
-        judged = {**tables(made, use=LEARN), "difficulty": _maybe(memory.difficulty)}
-        measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
-        seen = {"plan": plans, **tables(made)}
-        after = replace(memory, difficulty=measured, trackers=self.tracked(index, {**known, **seen}, memory))
-        return Gathered(plans, made, after, first.metrics, problems[0])
-
-    def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
-        """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
-        before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
-        for number, wave in enumerate(self.recipe.all_waves, start=1):
-            ended = [wave.until is not None and wave.until.was_met(e.metrics for e in each) for each in (before, known)]
-            if not ended[1]:
-                yield number, wave
-            elif not ended[0]:
-                self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
-
-    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory) -> dict[str, Ref]:
-        """Return the rows of each tracker after a round; all see those of the others as they were before it."""
-        found: dict[str, Ref] = {}
-        for each in self.recipe.trackers:
-            name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
-            own = {"before": _maybe(memory.trackers.get(name)), "trackers": memory.kept(settings.tracked)}
-            seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
-            call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
-            found[name] = call.ref
-        return found
-
-    def ask(
-        self,
-        wave: WaveConfig,
-        index: int,
-        number: int,
-        memory: Memory,
-        calls: int,
-        inputs: Mapping[str, list[Ref]],
-    ) -> Outcome:
-        """Run the stage of a wave after some calls in this round."""
-        settings, purpose = wave_config(self.recipe, wave, index, self.past), f"{wave.short}{calls + 1}"
-        facts: JsonObject = {"round": index, "wave": number, "call": calls}
-        seen = {**inputs, "trackers": memory.kept(settings.tracked)}
-        return self.session.stage("wave", settings, seen, round=index, purpose=purpose, facts=facts)
-
-    def learn(
-        self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
-    ) -> tuple[Outcome, Mapping[str, Ref]]:
-        """Return a round's update, and the models of the roles after it."""
-        given = [] if self.worked is None else [self.worked]
-        rollouts, scores = [each.rollouts for each in given], [each.scores for each in given]
-        learned = {"rollouts": [*gathered.rollouts, *rollouts], "scores": [*gathered.scores, *scores]}
-        learned["policy"] = [policy]
-        config = self.settings("update", index, self.recipe.update)
-        if config.needs_teacher:
-            learned["teacher"] = _maybe(self.start.teacher)
-        if config.loads_reference:
-            learned["reference"] = [self.start.policy]
-        whole = {"plan": gathered.plans, **tables(gathered.made)}
-        whole |= {"rollouts": [*whole["rollouts"], *rollouts], "scores": [*whole["scores"], *scores]}
-        updates = Updates(self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, last=last)
-        return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
-
-    def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
-        """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
-        problems, seed, purpose = self.start.suites[suite.name], suite.seed, self.recipe.evaluate.purpose(suite)
-        plan = CurateConfig(sample=suite.sample)
-        planned = self.session.stage(
-            "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
-        ).ref
-        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
-        inputs = {"problems": [problems], "rollouts": [batch.rollouts], "scores": [batch.scores]}
-        inputs["baseline"] = _maybe(baseline)
-        return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
-
-    def sample_and_score(
-        self,
-        plan: Ref,
-        problems: list[Ref],
-        policy: Ref,
-        index: int,
-        purpose: str = "train",
-        suite: Suite | None = None,
-        parents: Sequence[Ref] = (),
-    ) -> Batch:
-        """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
-        # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
-        apart = purpose == "profile" or purpose.startswith("eval")
-        facts: JsonObject = {} if apart else {"round": index}
-        rollout, score, seed = self.recipe.rollout, self.recipe.score, None
-        if suite is not None:
-            rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
-        inputs = {"plan": [plan], "problems": problems, "policy": [policy], "parents": [*parents]}
-        sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
-        given = {"rollouts": [sampled.ref], "problems": problems}
-        judged = self.run("score", score, given, index, purpose, seed)
-        metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
-        return Batch(sampled.ref, judged.ref, metrics, sampled_tokens(sampled.stage, sampled.summary))
-
-
-def _maybe(ref: Ref | None) -> list[Ref]:
-    return [ref] if ref else []

@@ -11,22 +11,24 @@ from pathlib import Path
 from gradus.components.chosen import Chosen, WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.curation.uses import LEARN, POLICY, split_need
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.curation.uses import LEARN, POLICY, START, TEACHER, split_need
+from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.schema import OF_PARTS, SCORES
 from gradus.data.lake.store import Store
+from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.config import (
-    Recipe,
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import (
     curate_config,
+    measure_config,
     section,
     shaping_config,
     stage_config,
     tracker_config,
     wave_config,
-    with_guards_changes,
 )
 from gradus.flows.recipe.course.phases import settled
+from gradus.flows.recipe.reading import with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
@@ -67,6 +69,7 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
         for index, base in product(_changed(recipe, stage.name), bases):
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
     _check_trackers(recipe, lake)
+    _check_measures(recipe)
     for index in _changed(recipe, "curate"):
         _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
@@ -92,6 +95,25 @@ def _check_trackers(recipe: Recipe, lake: Path) -> None:
             check_components(tracker_config(recipe, tracker, index))
         if tracker.start:
             check_start(Store(lake), tracker)
+
+
+def _check_measures(recipe: Recipe) -> None:
+    """Refuse measures that cannot be used, or ask a model that the recipe does not have or that has no weights here."""
+    for measure in recipe.measures:
+        for index in _changed(recipe, measure.short):
+            check_components(measure_config(recipe, measure, index))
+        what, role = f"measure {measure.label}: role = {shortened(measure.role)!r}", recipe.roles.get(measure.role)
+        if role is None and measure.role == TEACHER and not recipe.teacher:
+            raise UsageError(f"{what}: the recipe has no teacher", hint='set teacher = "POLICY"')
+        if role is None and measure.role not in (POLICY, START, TEACHER):
+            known = (POLICY, START, TEACHER, *recipe.roles)
+            hint = did_you_mean(measure.role, known, f"it can be {', '.join(known)}")
+            raise UsageError(f"{what} is no role of the recipe", hint=hint)
+        if role is not None and role.is_text:
+            raise UsageError(
+                f"{what}: its server answers with text, and a measure computes with the weights of a model",
+                hint="name a role with weights",
+            )
 
 
 def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:

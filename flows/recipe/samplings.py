@@ -3,8 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gradus.flows.recipe.config import Recipe, stage_config, wave_config, with_guards_changes
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config, wave_config
 from gradus.flows.recipe.course.phases import settled
+from gradus.flows.recipe.reading import with_guards_changes
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 

@@ -24,7 +24,7 @@ from gradus.flows.library.run_calls import restore as restore
 from gradus.flows.library.run_calls import train as train
 from gradus.flows.library.texts import Component
 from gradus.flows.parameters import Input
-from gradus.flows.recipe.config import Assignments
+from gradus.flows.recipe.assignments import Assignments
 
 class _Given(TypedDict, total=False):
     set: Assignments | None

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import Field
 
 from gradus.components.chosen import Chosen, TrackerConfig
+from gradus.components.registry import names
 from gradus.components.settings import Config, empty
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import split_need
@@ -29,24 +30,24 @@ class TrackingConfig(Config):
         return {**round_columns(self.tracker.needs, keys=keys), **tracked_columns(self.tracked)}
 
 
-def tracked_by(trackers: Sequence[TrackerConfig], readers: Iterable[Chosen]) -> dict[str, tuple[str, ...]]:
-    """Return the key columns of each column of a tracker that components need, by its name.
+def tracked_by(keepers: Sequence[Chosen], readers: Iterable[Chosen]) -> dict[str, tuple[str, ...]]:
+    """Return the key columns of each column of a tracker or measure that components need, by its name.
 
-    Raise UsageError if one needs what no tracker keeps.
+    Raise UsageError if one needs a column that none of them makes.
     """
-    known = {tracker.short: tracker for tracker in trackers}
+    known = {each.short: each for each in keepers}
     found: dict[str, tuple[str, ...]] = {}
     for chosen in readers:
         for need in filter(is_tracked, chosen.needs or ()):
-            tracker = known.get(need.partition(".")[0])
-            if tracker is None or (tracker.keeps and need not in tracker.keeps):
-                raise _unkept(chosen, need, tracker)
-            found[need] = tracker.by
+            keeper = known.get(need.partition(".")[0])
+            if keeper is None or (keeper.keeps and need not in keeper.keeps):
+                raise _unkept(chosen, need, keeper)
+            found[need] = keeper.by
     return found
 
 
 def is_tracked(column: str) -> bool:
-    """Return whether a column is called as one of a tracker is: NAME.COLUMN.
+    """Return whether a column is called as one of a tracker or measure is: NAME.COLUMN.
 
     >>> is_tracked("spo.value"), is_tracked("plan.n"), is_tracked("value: plan.branch_at")
     (True, False, False)
@@ -55,14 +56,16 @@ def is_tracked(column: str) -> bool:
     return bool(dot) and name not in NO_TRACKER
 
 
-def _unkept(chosen: Chosen, need: str, tracker: TrackerConfig | None) -> UsageError:
+def _unkept(chosen: Chosen, need: str, keeper: Chosen | None) -> UsageError:
     what, name = f"{chosen.kind} {chosen.label} needs {need}", need.partition(".")[0]
-    if tracker is None:
-        hint = f'add it: [[trackers]] with name = "{name}" or "FILE.py:{name}"'
-        return UsageError(f"{what}, and the recipe has no tracker {name}", hint=hint)
-    listed = f"it keeps {', '.join(tracker.keeps)}"
+    if keeper is None:
+        kind = "measure" if name in names("measure") else "tracker"
+        hint = f'add it: [[{kind}s]] with name = "{name}" or "FILE.py:{name}"'
+        return UsageError(f"{what}, and the recipe has no {kind} {name}", hint=hint)
+    listed = f"it {'keeps' if keeper.kind == 'tracker' else 'makes'} {', '.join(keeper.keeps)}"
     return UsageError(
-        f"{what}, which the tracker {tracker.label} does not keep", hint=did_you_mean(need, tracker.keeps, listed)
+        f"{what}, which is no column of the {keeper.kind} {keeper.label}",
+        hint=did_you_mean(need, keeper.keeps, listed),
     )
 
 

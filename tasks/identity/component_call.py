@@ -129,6 +129,7 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
         "a dict of arrays: its key columns and those that it keeps",
         lambda found, _: isinstance(found, Mapping),
     ),
+    "measure": ("a dict of arrays of N values: its columns", lambda found, _: isinstance(found, Mapping)),
     "shape": ("a dict of arrays of N values", lambda found, _: isinstance(found, Mapping)),
     "advantage": ("a tensor of N advantages, or of M", _is_advantage),
     "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),

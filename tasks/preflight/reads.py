@@ -5,7 +5,7 @@ check_reads(config.curate.filters[0], {})      # UsageError: filter mine.py:odd 
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from gradus.components.chosen import Chosen, FilterConfig, TrackerConfig
+from gradus.components.chosen import Chosen, FilterConfig, MeasureConfig, TrackerConfig
 from gradus.components.registry import function_of
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError
@@ -25,14 +25,19 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
 
     component, begins, known = chosen.component, _OF_CANDIDATES, [*Candidates.known]
-    if chosen.kind in ("wave", "tracker"):
+    if chosen.kind in ("wave", "tracker") or (isinstance(chosen, MeasureConfig) and not chosen.of_problems):
         begins, known = _OF_ROUNDS, [*RoundRows.known, *known]
-    if isinstance(chosen, TrackerConfig):
-        _check_tracker(chosen, RoundRows.known)
+    if isinstance(chosen, TrackerConfig | MeasureConfig):
+        _check_keeper(chosen, RoundRows.known)
     elif chosen.kind == "wave":
         known = ["hint", "stored", *known]
     named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in component.needs or ()]
     needs = [need for need in named if need not in tracked]
+    if isinstance(chosen, MeasureConfig) and (alone := next(filter(is_tracked, needs), "")):
+        raise UsageError(
+            f"measure {chosen.label} needs {alone}, a column of a tracker or measure",
+            hint="a measure sees problems or rollouts alone: combine the columns where they are read",
+        )
     if alone := next(filter(is_tracked, needs), ""):
         raise UsageError(
             f"{chosen.kind} {chosen.label} needs {alone}, a column of a tracker",
@@ -57,7 +62,7 @@ def refuse_needs(part: Chosen, needs: Iterable[str], known: Collection[str], mor
 
 
 def _refuse_keys(chosen: Chosen, tracked: Mapping[str, Sequence[str]], known: Collection[str]) -> None:
-    """Raise UsageError if the rows of a tracker are kept by what problems do not have."""
+    """Raise UsageError if the rows of a tracker or measure are kept by what problems do not have."""
     for need, by in tracked.items():
         if odd := next((key for key in by if key not in known and not key.startswith(_OF_CANDIDATES)), ""):
             raise UsageError(
@@ -66,11 +71,15 @@ def _refuse_keys(chosen: Chosen, tracked: Mapping[str, Sequence[str]], known: Co
             )
 
 
-def _check_tracker(chosen: TrackerConfig, known: Collection[str]) -> None:
-    """Raise BadInputError for a tracker that keeps nothing, or by columns that the rows of a round do not have."""
-    component, what = chosen.component, f"tracker {chosen.label}"
+def _check_keeper(chosen: TrackerConfig | MeasureConfig, known: Collection[str]) -> None:
+    """Raise BadInputError for a tracker or measure without columns, or with keys that its rows do not have."""
+    component, what = chosen.component, f"{chosen.kind} {chosen.label}"
     if not component.columns:
-        raise BadInputError(f"{what} keeps no columns", hint='declare them: @component("tracker", columns=("value",))')
+        hint = f'declare them: @component("{chosen.kind}", columns=("value",))'
+        raise BadInputError(f"{what} keeps no columns", hint=hint)
+    if isinstance(chosen, MeasureConfig) and component.by not in (("problem_id",), ("rollout_id",)):
+        keys = ", ".join(component.by) or "no key"
+        raise BadInputError(f"{what} has {keys} as its key", hint='write by=("problem_id",) or by=("rollout_id",)')
     if odd := next((name for name in component.columns if not name.isidentifier() or name in component.by), ""):
         raise BadInputError(
             f"{what} cannot keep a column {odd!r}", hint="take letters, digits and _, and no key column"

@@ -13,7 +13,7 @@ import pytest
 
 from gradus.data.errors import CorruptArtifactError, refuse
 from gradus.flows.cli.main import main
-from gradus.flows.recipe.config import load_recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.browsing import Listing
 from gradus.tasks.inspect.run_rows import open_run

@@ -11,7 +11,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.cli import main as cli
 from gradus.flows.loop.inputs import as_run
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import Recipe, parse_recipe
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.identity.pins import pinned

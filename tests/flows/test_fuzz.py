@@ -24,7 +24,8 @@ from gradus.flows.library import calling
 from gradus.flows.library.texts import configured, mapping, parse_filter, parse_reward
 from gradus.flows.loop.reruns import Rounds, plan_rerun
 from gradus.flows.recipe.checking import check_recipe, check_settings
-from gradus.flows.recipe.config import RECIPES, Recipe, load_recipe, parse_recipe
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import RECIPES, load_recipe, parse_recipe
 from gradus.flows.recipe.setting_faults import settings_of
 from gradus.tasks.config.settings import Home, check_environment
 from gradus.tasks.preflight.checks import check_name

@@ -65,24 +65,55 @@ def branch(
         per_group: Rollouts of a group that are continued.
         inherits: Loss of the shared beginning in the branches: none, or as of any sampled token.
     """
-    rows, lists = round.rows, round.rows["logprobs"]
-    place, least = lowest(lists)
-    least = np.where(rows["finish_reason"] == "error", np.inf, least)
-    order = np.lexsort((np.arange(rows.num_rows), least, rows["group"]))
-    order = order[np.isfinite(least[order])]
-    _, first = np.unique(rows["group"][order], return_index=True)
-    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    chosen = np.sort(order[rank < per_group])
+    place, least = lowest(round.rows["logprobs"])
+    chosen = first_of_groups(round, least, per_group)
     if not len(chosen):
         return None
     return round.plan(
         parent=chosen,
-        group=rows["group"][chosen],
+        group=round.rows["group"][chosen],
         branch_at=place[chosen],
         inherits=inherits,
         n=n,
         reason=[
             f"token {at} had probability {np.exp(low):.3f}"
+            for at, low in zip(place[chosen], least[chosen], strict=True)
+        ],
+    )
+
+
+@component("wave", paper="arXiv 2508.17445", needs=("group", "finish_reason", "token_entropy.tokens"))
+def branch_entropy(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 2,
+    per_group: Annotated[int, Ge(1)] = 1,
+    inherits: Literal["context", "trained"] = "trained",
+) -> Planned | None:
+    """Continue rollouts of each group from their token of the highest entropy, in the same group (TreePO).
+
+    As `branch` (TreePO, arXiv 2508.17445), by the entropies of a forced pass, the measure `token_entropy`: a token can
+    be improbable where the policy is certain, and probable where it is not.
+
+    Args:
+        n: Branches of each chosen rollout.
+        per_group: Rollouts of a group that are continued, those with the highest entropies.
+        inherits: Loss of the shared beginning in the branches: none, or as of any sampled token.
+    """
+    entropies = round.rows["token_entropy.tokens"]
+    place, least = lowest(Lists(-entropies.values, entropies.offsets))
+    chosen = first_of_groups(round, least, per_group)
+    if not len(chosen):
+        return None
+    return round.plan(
+        parent=chosen,
+        group=round.rows["group"][chosen],
+        branch_at=place[chosen],
+        inherits=inherits,
+        n=n,
+        reason=[
+            f"token {at} had an entropy of {-low:.3f} nats"
             for at, low in zip(place[chosen], least[chosen], strict=True)
         ],
     )
@@ -135,6 +166,17 @@ def lowest(lists: Lists) -> tuple[Ints, Floats]:
             place[row] = np.argmin(found)
             least[row] = found[place[row]]
     return place, least
+
+
+def first_of_groups(round: Round, values: Floats, per_group: int) -> Ints:
+    """Return the rows of each group with the smallest finite values, `per_group` at most; none of those that failed."""
+    rows, group = round.rows, round.rows["group"]
+    values = np.where(rows["finish_reason"] == "error", np.inf, values)
+    order = np.lexsort((np.arange(rows.num_rows), values, group))
+    order = order[np.isfinite(values[order])]
+    _, first = np.unique(group[order], return_index=True)
+    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
+    return np.sort(order[rank < per_group])
 
 
 def cut_points(logprobs: Floats, below: float, every: int) -> Ints:

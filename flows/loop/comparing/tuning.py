@@ -15,7 +15,8 @@ from gradus.data.lake.store import Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
 from gradus.flows.recipe.assignments import split_assignment
-from gradus.flows.recipe.config import Recipe, recipe_from
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import recipe_from
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.trainings import read_training
 from gradus.tasks.inspect.comparing.tuning import Candidate, Tuned, tune

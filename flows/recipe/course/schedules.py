@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from pydantic import ValidationError
 
-from gradus.components.chosen import ScheduleConfig, TrackerConfig, WaveConfig
+from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.schedules.progress import Progress, ScheduleError
@@ -53,6 +53,16 @@ class Scheduled(Protocol):
     @property
     def trackers(self) -> tuple[TrackerConfig, ...]:
         """Its trackers."""
+        ...
+
+    @property
+    def measures(self) -> tuple[MeasureConfig, ...]:
+        """Its measures."""
+        ...
+
+    @property
+    def keepers(self) -> tuple[Chosen, ...]:
+        """Its trackers and measures."""
         ...
 
     @property
@@ -121,7 +131,7 @@ def number(path: str, chosen: ScheduleConfig, now: Progress) -> float:
 def address(recipe: Scheduled, path: str) -> tuple[str, str]:
     """Return the stage whose settings have the setting of a schedule, and the setting's key there."""
     section, key = stage_of(path)
-    functions = {"waves": recipe.waves, "trackers": recipe.trackers}.get(section, ())
+    functions = {"waves": recipe.waves, "trackers": recipe.trackers, "measures": recipe.measures}.get(section, ())
     place, _, own = key.partition(".")
     if place.isdecimal() and int(place) < len(functions):
         return functions[int(place)].short, f"{section[:-1]}.{own}"
@@ -130,7 +140,7 @@ def address(recipe: Scheduled, path: str) -> tuple[str, str]:
 
 def refuse_unfit(recipe: Scheduled, origin: str) -> None:
     """Raise UsageError for a schedule of what no round reads anew, or of a metric that no round records."""
-    functions = (each.short for each in (*recipe.all_waves, *recipe.trackers))
+    functions = (each.short for each in (*recipe.all_waves, *recipe.keepers))
     named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
     stages = ("curate", "rollout", "score", "difficulty", "update", *named, *functions, *recipe.stages)
     for path, chosen in recipe.schedules.items():

@@ -25,6 +25,7 @@ Kind = Literal[
     "hint",
     "wave",
     "tracker",
+    "measure",
     "reward",
     "shape",
     "advantage",
@@ -69,9 +70,10 @@ class Declaration:
     libraries: tuple[str, ...] = ()
     """Installed distributions that decide the result; their versions are part of the identity."""
     columns: tuple[str, ...] = ()
-    """Columns of a row that a reward reads beside completion and answer; those that a tracker keeps."""
+    """Columns of a row that a reward reads beside completion and answer; those that a tracker or measure makes."""
     by: tuple[str, ...] = ("problem_id",)
-    """Key columns of a tracker's rows, as the rows of a round have them; () keeps one row of the whole run."""
+    """Key columns of a tracker's rows, as the rows of a round have them; () keeps one row of the whole run. A measure
+    has problem_id or rollout_id."""
     needs_gold: bool = False
     """True if a reward cannot judge a row without a gold answer."""
     needs: tuple[str, ...] | None = None

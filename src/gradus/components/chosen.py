@@ -123,8 +123,22 @@ class Chosen(Config):
     @property
     def needs(self) -> tuple[str, ...] | None:
         """The columns that it declares to read; None if it declares none, or cannot be found."""
+        return self._declared.needs if self._declared else None
+
+    @property
+    def by(self) -> tuple[str, ...]:
+        """The key columns of the rows that a tracker or measure makes; none if it cannot be found."""
+        return self._declared.by if self._declared else ()
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The columns that a tracker or measure makes, as others read them: NAME.COLUMN; none if it cannot be found."""
+        return tuple(f"{self.short}.{column}" for column in self._declared.columns) if self._declared else ()
+
+    @property
+    def _declared(self) -> Component | None:
         try:
-            return self.component.needs
+            return self.component
         except ValueError:
             return None
 
@@ -199,22 +213,17 @@ class TrackerConfig(Chosen, kind="tracker"):
     start: str = Field(default="", exclude_if=empty, json_schema_extra=INCIDENTAL)
     """Rows that it begins with: an artifact of the same tracker, or a file with its key columns and its own."""
 
-    @property
-    def by(self) -> tuple[str, ...]:
-        """Its key columns; none if it cannot be found."""
-        return self._declared.by if self._declared else ()
+
+class MeasureConfig(Chosen, kind="measure"):
+    """A measure with its settings, and the model that it asks."""
+
+    role: str = Field(default="policy", min_length=1, json_schema_extra=INCIDENTAL)
+    """The model: policy, as of each round; start, the starting policy; teacher; or a role of the recipe."""
 
     @property
-    def keeps(self) -> tuple[str, ...]:
-        """The columns that it keeps, as others read them: NAME.COLUMN; none if it cannot be found."""
-        return tuple(f"{self.short}.{column}" for column in self._declared.columns) if self._declared else ()
-
-    @property
-    def _declared(self) -> Component | None:
-        try:
-            return self.component
-        except ValueError:
-            return None
+    def of_problems(self) -> bool:
+        """Return whether it measures problems, not rollouts."""
+        return self.by == ("problem_id",)
 
 
 class ShapeConfig(Chosen, kind="shape"):

@@ -34,6 +34,7 @@ _PLACES: Mapping[Kind, tuple[str, str]] = {
     "hint": ("data/hints/strategies", "hint.strategy"),
     "wave": ("data/curation/waves", "waves.0"),
     "tracker": ("data/curation/trackers", "trackers.0"),
+    "measure": ("models/measures", "measures.0"),
     "reward": ("models/rewards/judges", "score.rewards.0"),
     "shape": ("data/curation/shapes", "update.shapes.0"),
     "advantage": ("models/objectives/advantages", "update.advantage"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gradus.flows.recipe.config import RECIPES
+from gradus.flows.recipe.reading import RECIPES
 from tests.faults.malformed.number_settings import numbers
 from tests.faults.malformed.program import INPUTS, Case, Content, P
 

@@ -7,7 +7,7 @@ import pytest
 
 import gradus
 from gradus.flows.loop.foresight import ASKED_FOR
-from gradus.flows.recipe.config import load_recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.settings import Home
 from tests.tasks.made_run import RUN, MadeRun
 

@@ -14,7 +14,7 @@ from gradus.data.errors import UsageError
 from gradus.flows.cli.main import app
 from gradus.flows.library.new_component import write_component
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import load_recipe
+from gradus.flows.recipe.reading import load_recipe
 
 
 @pytest.mark.parametrize("kind", KINDS)

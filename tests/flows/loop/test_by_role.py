@@ -12,7 +12,9 @@ from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, wave_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import wave_config
+from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 

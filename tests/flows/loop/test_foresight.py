@@ -14,8 +14,9 @@ from gradus.flows.loop.foresight import ASKED_FOR, Foresight
 from gradus.flows.loop.inputs import problems_of, start_of
 from gradus.flows.loop.reruns import Rerun
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.guards import Override
+from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig

@@ -7,7 +7,7 @@ import pytest
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Measurements
-from gradus.flows.recipe.config import parse_recipe
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.runtime.calls import Outcome
 

@@ -9,7 +9,8 @@ import pytest
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.reruns import Rounds, plan_rerun
-from gradus.flows.recipe.config import load_recipe, stage_config
+from gradus.flows.recipe.course.by_round import stage_config
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.runs.journal import Journal
 
 ROOT = Path(__file__).parents[3]

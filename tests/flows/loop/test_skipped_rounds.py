@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.outcomes import Trained
+from gradus.flows.loop.round.outcomes import Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
 from gradus.tasks.runtime.calls import Outcome

@@ -14,7 +14,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import Recipe, load_recipe
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.artifacts.tracker_rows import start_ref
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import EVERY_ROUND, START, Rehearsal, recipe
@@ -126,7 +127,7 @@ def own(folder: Path, need: str = "mine.value", by: str = '("problem_id",)') -> 
     ("trackers", "need", "by", "said"),
     [
         (["spo"], "mine.value", "()", "filter own.py:low needs mine.value, and the recipe has no tracker mine; add it"),
-        (["spo", ":mine"], "mine.valu", "()", "which the tracker own.py:mine does not keep; did you mean mine.value"),
+        (["spo", ":mine"], "mine.valu", "()", "which is no column of the tracker own.py:mine; did you mean mine.value"),
         ([":mine"], "mine.value", "()", "tracker own.py:mine needs spo.value, and the recipe has no tracker spo"),
         (["spo", ":mine"], "mine.value", '("hint_level",)', "is kept by hint_level, and problems have no hint_level"),
         (["spo", ":mine"], "mine.value", '("domain",)', "keeps its rows by domain, which .* is written problem.domain"),

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from gradus.components.chosen import CorrectionConfig
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.outcomes import Beginning
+from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.ahead import overlapping, run_concurrently
-from gradus.flows.recipe.config import load_recipe, parse_recipe
+from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.tasks.host.interrupt import remember_interrupts
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool

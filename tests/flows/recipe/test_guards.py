@@ -9,10 +9,11 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
-from gradus.flows.loop.outcomes import Beginning, Trained
+from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe, parse_recipe
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.lasting import lasting
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.runtime.calls import Outcome
 
 START = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "a" * 8), {"heldout": Ref("problems", "b" * 8)})

@@ -10,8 +10,8 @@ from gradus.flows.asked import planned
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import methods_of
-from gradus.flows.recipe.config import load_recipe
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files
+from gradus.flows.recipe.reading import load_recipe
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings

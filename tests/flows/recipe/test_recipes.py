@@ -10,8 +10,10 @@ from gradus.data.errors import UsageError
 from gradus.flows.library.texts import mapping, parse_filter, parse_reward
 from gradus.flows.recipe.assignments import set_dotted, toml_value
 from gradus.flows.recipe.checking import check_settings, warm_up_remark
-from gradus.flows.recipe.config import RECIPES, Recipe, load_recipe, parse_recipe, refuse_unjudged, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.guards import Override
+from gradus.flows.recipe.reading import RECIPES, load_recipe, parse_recipe, refuse_unjudged
 from gradus.flows.runs import changed_settings, run_name
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from gradus.flows.recipe.config import parse_recipe
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 
 BODY: dict[str, Any] = {

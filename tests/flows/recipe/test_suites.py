@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import UsageError
-from gradus.flows.recipe.config import load_recipe, parse_recipe
+from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig

@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.checking import check_recipe
-from gradus.flows.recipe.config import load_recipe
+from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.abilities import check_objective
 

@@ -10,8 +10,10 @@ import pytest
 from gradus.data.errors import BadInputError, UsageError
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.recipe.checking import check_settings
-from gradus.flows.recipe.config import Recipe, load_recipe, parse_recipe, recipe_from, stage_config, wave_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config, wave_config
 from gradus.flows.recipe.course.past import Past
+from gradus.flows.recipe.reading import load_recipe, parse_recipe, recipe_from
 from tests.flows.recipe.test_guards import Rehearsal, recipe, trained
 
 LR = {"schedule": "linear", "start": 1.0e-4, "end": 2.0e-5, "rounds": 5}

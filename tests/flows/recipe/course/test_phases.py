@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe, load_recipe, recipe_from
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.phases import following_rounds, phase_of
+from gradus.flows.recipe.reading import load_recipe, recipe_from
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
 OTHER = Ref("problems", "c" * 8)

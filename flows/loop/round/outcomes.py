@@ -1,13 +1,17 @@
 """Beginning and outcome of a training, and what its rounds make on the way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.by_role import Sampled, tables
 from gradus.flows.loop.measuring import Choice, Figures
-from gradus.flows.loop.memory import Memory
+from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.memory import Memory
+
+Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
+"""Function that returns the tables of trackers and measures which have the columns, NAME.COLUMN, of a round's rows."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Gathered:
     memory: Memory
     metrics: Mapping[str, float]
     problems: Ref
+    columns: Columns
 
     @property
     def rollouts(self) -> list[Ref]:

@@ -12,36 +12,32 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
-from gradus.flows.recipe.config import Recipe, stage_config
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 
 
-def asked(
-    wave: WaveConfig,
-    ask: Callable[[int, Mapping[str, list[Ref]]], Outcome],
-    index: int,
-    calls: int,
-    inputs: Mapping[str, list[Ref]],
-) -> Outcome | None:
-    """Return a wave that planned, after some calls in this round; None if its plan is empty, or `times` were made.
+def is_asked(wave: WaveConfig, index: int, calls: int) -> bool:
+    """Return whether a round asks a wave after some calls; beyond its `times` only if asking for more is an error."""
+    return index >= wave.from_round and (calls < wave.times or wave.then == "fail")
+
+
+def has_planned(wave: WaveConfig, step: Outcome, index: int, calls: int) -> bool:
+    """Return whether a wave planned rows after some calls of a round.
 
     Raise GateError if it asks for more after its last call and the recipe wants all of it.
     """
-    over = calls == wave.times
-    if index < wave.from_round or (over and wave.then == "learn"):
-        return None
-    step = ask(calls, inputs)
     if not step.summary.get("groups"):
-        return None
-    if over:
+        return False
+    if calls == wave.times:
         reason = step.report.get("samples", [{}])[0].get("reason")
         raise GateError(
             f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
             hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
         )
-    return step
+    return True
 
 
 @dataclass(frozen=True)

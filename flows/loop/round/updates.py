@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
-from gradus.flows.loop.by_role import Sampled, tables
-from gradus.flows.loop.memory import Memory
-from gradus.flows.recipe.config import Recipe, shaping_config, stage_config
+from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.memory import Memory
+from gradus.flows.loop.round.outcomes import Columns
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import shaping_config, stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.runtime.calls import Outcome, Stages
@@ -30,6 +32,7 @@ class Updates:
     """As it was when the round was sampled."""
     whole: Tables
     """Plans, rollouts and scores of all uses, given rows too."""
+    columns: Columns
     last: bool
     """True for the last round, whose train states are kept."""
 
@@ -37,7 +40,7 @@ class Updates:
         """Run an update, after the shapes of its batch if it has any."""
         if config.reads_batch:
             shaping = shaping_config(self.recipe, config)
-            seen = {**self.whole, "problems": self.problems, "trackers": self.memory.kept(shaping.tracked)}
+            seen = {**self.whole, "problems": self.problems, "trackers": self.columns(shaping.tracked)}
             facts: JsonObject = {"round": self.index}
             step = self.session.stage("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts)
             inputs = {**inputs, "batch": [step.ref]}

@@ -64,3 +64,8 @@ def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds, problems
         "stored_scores": [ref for each in rounds for ref in each.scores],
         "sampler": [policy],
     }
+
+
+def maybe(ref: Ref | None) -> list[Ref]:
+    """Return the artifacts of an input that need not be there."""
+    return [ref] if ref else []

@@ -1,0 +1,82 @@
+"""Measures of a round: each runs when the first component reads it, and asks its model only of rows that are new."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gradus.components.chosen import MeasureConfig
+from gradus.data.curation.uses import LEARN, START, TEACHER
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.memory import Memory
+from gradus.flows.loop.round.outcomes import Beginning
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import measure_config
+from gradus.flows.recipe.course.past import Past
+from gradus.tasks.runtime.calls import Outcome, Stages
+
+Known = dict[tuple[str, Ref, str], Outcome]
+"""Measures of problems by name, model and settings: those of a frozen model hold for all rounds."""
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The measures of one round, with what they measure."""
+
+    session: Stages
+    recipe: Recipe
+    start: Beginning
+    policy: Ref
+    memory: Memory
+    """As it was before the round."""
+    index: int
+    past: Past
+    given: Sequence[Sampled]
+    """Rows that an update is given, measured with the first rollouts."""
+    known: Known
+    _rows: dict[str, list[Ref]] = field(default_factory=dict[str, list[Ref]])
+    _seen: dict[str, set[Ref]] = field(default_factory=dict[str, set[Ref]])
+
+    def beside(self, columns: Iterable[str], plans: Sequence[Ref] = (), made: Sequence[Sampled] = ()) -> list[Ref]:
+        """Return the rows of the trackers and measures to which these columns belong, NAME.COLUMN.
+
+        `plans` and `made` are the plans of the round and its rollouts so far.
+        """
+        columns = [*columns]
+        names = {column.partition(".")[0] for column in columns}
+        read = [each for each in self.recipe.measures if each.short in names]
+        found = [ref for each in read if each.of_problems for ref in self._of_problems(each)]
+        found += [ref for each in read if not each.of_problems for ref in self._of_rows(each, plans, made)]
+        return [*self.memory.kept(columns), *found]
+
+    def _of_problems(self, measure: MeasureConfig) -> list[Ref]:
+        settings, model = measure_config(self.recipe, measure, self.index, self.past), self._model(measure)
+        key = measure.short, model, settings.model_dump_json()
+        if key not in self.known:
+            self.known[key] = self._run(measure, {"problems": [self.start.problems], "policy": [model]}, measure.short)
+        return [self.known[key].ref]
+
+    def _of_rows(self, measure: MeasureConfig, plans: Sequence[Ref], made: Sequence[Sampled]) -> list[Ref]:
+        found = self._rows.setdefault(measure.short, [])
+        seen = self._seen.setdefault(measure.short, set())
+        new = [each for each in (*self.given, *made) if each.use == LEARN and each.rollouts not in seen]
+        if any(each in made for each in new):
+            model, purpose = self._model(measure), f"{measure.short}-{len(found) + 1}" if found else measure.short
+            inputs = {**tables(new), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
+            inputs |= {"sampler": [self.policy]} if model != self.policy else {}
+            found.append(self._run(measure, inputs, purpose).ref)
+            seen |= {each.rollouts for each in new}
+        return found
+
+    def _run(self, measure: MeasureConfig, inputs: Mapping[str, list[Ref]], purpose: str) -> Outcome:
+        settings = measure_config(self.recipe, measure, self.index, self.past)
+        return self.session.stage("measure", settings, inputs, round=self.index, purpose=purpose)
+
+    def _model(self, measure: MeasureConfig) -> Ref:
+        """Return the model that a measure asks; a role of the recipe without a policy of its own is the policy."""
+        named = {**({} if measure.role in self.recipe.roles else self._beside_roles), **self.memory.roles}
+        return named.get(measure.role, self.policy)
+
+    @property
+    def _beside_roles(self) -> Mapping[str, Ref]:
+        teacher = self.start.teacher
+        return {START: self.start.policy, **({} if teacher is None else {TEACHER: teacher})}

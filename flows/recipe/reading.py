@@ -1,0 +1,171 @@
+"""Read a recipe: its file, methods laid over it, `--set`, and what no run of it could do."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from gradus.data.errors import UsageError, shortened
+from gradus.data.nearest import did_you_mean
+from gradus.data.package import package_file
+from gradus.data.records import JsonObject
+from gradus.flows.recipe.assignments import Assignments, assign
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import measure_config, section, stage_config, tracker_config, wave_config
+from gradus.flows.recipe.course.past import NOTHING
+from gradus.flows.recipe.course.phases import metrics_read, of_each_phase, settled
+from gradus.flows.recipe.course.schedules import address, as_written, refuse_unfit
+from gradus.flows.recipe.guards import Override
+from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
+from gradus.flows.recipe.sections import READABLE
+from gradus.flows.recipe.setting_faults import refusal, settings_of
+from gradus.flows.recipe.suites import Suite
+from gradus.tasks.stages.registry import installed_names, stage_spec
+from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+
+RECIPES = package_file("recipes")
+
+
+def load_recipe(
+    name: str, assignments: Assignments | None = None, methods: Sequence[str] = (), **changes: object
+) -> Recipe:
+    """Read a recipe by path or bundled name and apply methods, `a.b=c` assignments and direct changes."""
+    path = Path(name) if name.endswith(".toml") else RECIPES / f"{name}.toml"
+    if not path.is_file():
+        if name in overlay_files():
+            raise UsageError(f"{name} is a method, not a recipe", hint=f"lay it over one: demo --method {name}")
+        known = sorted(p.stem for p in RECIPES.glob("*.toml"))
+        raise UsageError(
+            f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
+            hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
+        )
+    return recipe_from(read_toml(path), str(path), assignments or [], methods, **changes)
+
+
+def recipe_from(
+    body: dict[str, object], origin: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
+) -> Recipe:
+    """Return the recipe of a body with methods, `a.b=c` assignments and direct changes; `origin` names it in errors."""
+    body = as_written(body)
+    if methods:
+        own, body = body, overlaid(body, find_overlays(methods))
+        origin = f"{origin} with --method {'+'.join(methods)}"
+        assign(own, assignments)
+        assign(body, assignments)
+        body = with_references(body, own)
+    else:
+        assign(body, assignments)
+    body.update({k: v for k, v in changes.items() if v is not None})
+    return parse_recipe(body, origin)
+
+
+def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
+    """Validate a recipe with its overrides; UsageError names the first wrong key, or what could never be evaluated."""
+    try:
+        recipe = Recipe.model_validate(body)
+        recipe = recipe.model_copy(update={"stages": {name: _declared(recipe, name, origin) for name in recipe.stages}})
+        for each in of_each_phase(recipe):
+            refuse_unfit(each, origin)
+        for each in map(with_guards_changes, settled(recipe)):
+            if recipe.phase:
+                Recipe.model_validate(each.model_dump(mode="json"))  # waves of its own beside the recipe's trackers
+            held = [Override(stage=address(each, path)[0]) for path in each.schedules]
+            for override in (*held, *each.overrides):
+                _check(each, override, origin)
+    except ValidationError as error:
+        raise _refused(error, origin, body.get("evaluate")) from None
+    refuse_unjudged(recipe)
+    ends = {wave.until.metric for wave in recipe.all_waves if wave.until}
+    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe), *ends}
+    if "policy/kl_ref" in read and not recipe.update.needs_reference:
+        raise UsageError(
+            f"{origin}: a guard, phase, wave or schedule reads policy/kl_ref, which is measured only with a reference "
+            "policy",
+            hint="set update.kl_coef above 0, if only to 1e-6",
+        )
+    return recipe
+
+
+def _declared(recipe: Recipe, name: str, origin: str) -> JsonObject:
+    """Return the settings of a package's stage, whole; raise UsageError if a training could not run it."""
+    stage = stage_spec(name)
+    if not stage.when:
+        raise UsageError(f"{origin}: the stage {name} stands in no recipe: it does not declare `when`")
+    for role in stage.roles:
+        if role.default == "" and role.name not in READABLE[stage.when]:
+            listed = ", ".join(READABLE[stage.when])
+            raise UsageError(f"{origin}: the stage {name} reads {role.name}, which is none of {listed}")
+    return section(recipe, name).model_dump(mode="json")
+
+
+def with_guards_changes(recipe: Recipe) -> Recipe:
+    """Return the recipe with the changes of its guards in a round after the last, for checking them."""
+    changes = (each for guard in recipe.guards for each in guard.overrides(recipe.rounds))
+    return recipe.model_copy(update={"overrides": (*recipe.overrides, *changes)})
+
+
+def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageError:
+    """Return the first validation error, with the keys as the user wrote them."""
+    known = [*settings_of(Recipe), *installed_names(), *settings_of(Suite, "evaluate.")]
+    if not isinstance(evaluate, dict) or "suites" in evaluate:
+        return refusal(error, origin, known)
+    written = [name for name in known if not name.startswith("evaluate.suites.")]
+    return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+
+
+def refuse_unjudged(recipe: Recipe) -> None:
+    """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+
+    That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
+    """
+    for each in settled(recipe):
+        _refuse_unjudged(each)
+
+
+def _refuse_unjudged(recipe: Recipe) -> None:
+    rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
+    for index in sorted(rounds):
+        for suite in recipe.evaluate.suites:
+            score = stage_config(recipe, "score", index, suite.score or recipe.score)
+            refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
+        training = stage_config(recipe, "score", index, recipe.score)
+        for each in (*recipe.all_waves, *recipe.keepers):
+            if "correct" in (each.needs or ()):
+                refuse_without_verdicts(training, f"training {recipe.name}: the {each.kind} {each.label}")
+        accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
+        refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
+
+
+def _check(recipe: Recipe, override: Override, origin: str) -> None:
+    """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
+    given = ("given",) if recipe.given is not None else ()
+    waves = {wave.short: wave for wave in recipe.all_waves}
+    trackers = {tracker.short: tracker for tracker in recipe.trackers}
+    measures = {measure.short: measure for measure in recipe.measures}
+    named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
+    before = ("ingest", "hint", *given, "curate", "rollout", "score", *waves)
+    ours = (*before, *named, "difficulty", *trackers, *measures, "update", "evaluate")
+    stages = (*ours, *recipe.stages)
+    if override.stage not in stages:
+        listed = f"the stages of a training run are {', '.join(stages)}"
+        hint = did_you_mean(override.stage, stages, listed)
+        raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
+    index, where = override.first_round, f"{origin}: {override.stage}"
+    if override.stage in named and "policy" in override.changes:
+        raise UsageError(f"{where}: the policy of a role cannot change by round", hint="add a role with that policy")
+    match override.stage:
+        case "evaluate":
+            for suite in recipe.evaluate.suites:
+                report = stage_config(recipe, "evaluate", index, suite.report, NOTHING, where)
+                Suite.model_validate({**suite.model_dump(mode="json"), "report": report})
+        case "score":
+            for base in (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score)):
+                stage_config(recipe, "score", index, base, NOTHING, where)
+        case name if name in waves:
+            wave_config(recipe, waves[name], index, NOTHING, where)
+        case name if name in trackers:
+            tracker_config(recipe, trackers[name], index, NOTHING, where)
+        case name if name in measures:
+            measure_config(recipe, measures[name], index, NOTHING, where)
+        case stage:
+            stage_config(recipe, stage, index, section(recipe, stage), NOTHING, where)

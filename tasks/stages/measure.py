@@ -1,0 +1,94 @@
+"""Stage measure: columns of problems or rollouts that a frozen model's forward passes make.
+
+Roles: policy, the model; problems; of rollouts also rollouts, scores and plans of the round, and sampler, the policy
+that sampled them if it is another. A measure by problem_id
+sees the problems, one by rollout_id the rollouts that are learned from. Given rows of problems that the round does not
+have are left out.
+"""
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.components.chosen import MeasureConfig
+from gradus.components.rows import ColumnError
+from gradus.data.arrays import nulls, one_array, pc
+from gradus.data.curation.tracked import TrackerError, changed_rows, named
+from gradus.data.errors import BadInputError
+from gradus.data.table_rows import TableRows
+from gradus.models.errors import PolicyError
+from gradus.models.measuring import MeasureError, Model
+from gradus.models.policy import Policy, load_prompt_side
+from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
+from gradus.tasks.config.measures import MeasuringConfig
+from gradus.tasks.host.faults import fault_point
+from gradus.tasks.identity.loading import load
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.curate import pool_of
+from gradus.tasks.stages.round_rows import round_rows
+
+_NUM_SAMPLES = 16
+_TOKENS = {"prompt_tokens", "completion_tokens", "trained_prompt_tokens"}
+
+
+def run(ctx: StageContext, config: MeasuringConfig) -> StageResult:
+    """Ask the measure, and write its columns beside its key; BadInputError for what it cannot return."""
+    chosen = config.measure
+    ctx.beat(0.0, "reading rows and loading the model")
+    rows, policy = _rows(ctx, config), _policy(ctx, config)
+    done = 0
+
+    def on_rows(num_rows: int) -> None:
+        nonlocal done
+        done += num_rows
+        fault_point("measure:after_pass")
+        ctx.beat(min(1.0, done / max(1, rows.num_rows)), f"{done} rows computed")
+
+    model = Model(policy, config.prompt.style, config.micro_tokens, on_rows)
+    table = _measured(chosen, rows, model)
+    ctx.out.write_table(named(table, chosen.short, chosen.by))
+    unknown = [int(nulls(table.column(name)).sum()) for name in chosen.component.columns]
+    return StageResult(
+        metrics={"data/measured_rows": float(table.num_rows)},
+        summary={"rows": table.num_rows, "unknown": max(unknown)},
+        samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
+    )
+
+
+def _rows(ctx: StageContext, config: MeasuringConfig) -> TableRows:
+    """Return the problems, or the rollouts that are learned from, of problems that the round has."""
+    if config.measure.of_problems:
+        return pool_of(ctx, config.reads["problems"], None)
+    rows, _ = round_rows(ctx, config.reads)
+    planned = pc.unique(one_array(ctx.table("plan", ["problem_id"]).column("problem_id")))
+    there = pc.is_in(rows.table.column("problem_id"), value_set=planned)
+    return rows.select(np.flatnonzero(np.asarray(there)))
+
+
+def _policy(ctx: StageContext, config: MeasuringConfig) -> Policy:
+    """Return the model, as a sampler left it in this worker, or loaded for this stage alone."""
+    ref, dtype, device = ctx.one("policy"), config.dtype, config.device
+    warm = ctx.warm.of(LoadedPolicies).by_key.get(PolicyKey(ref.digest, dtype, device))
+    found = warm or loaded_policy(ctx.store, ref, dtype, device)
+    if ctx.inputs.get("sampler") and _TOKENS & {*(config.measure.needs or _TOKENS)}:
+        sampler = load_prompt_side(ctx.store.path(ctx.one("sampler"))).tokenizer
+        if sampler.get_vocab() != found.tokenizer.get_vocab():
+            raise BadInputError(
+                f"measure {config.measure.label} reads tokens, and {config.measure.role} has another vocabulary than "
+                "the policy that sampled them",
+                hint="read the texts of completions, or take a model with the policy's tokenizer",
+            )
+    return found
+
+
+def _measured(chosen: MeasureConfig, rows: TableRows, model: Model) -> pa.Table:
+    """Return the columns of a measure beside its key column."""
+    name, columns, (key,) = f"measure {chosen.label}", chosen.component.columns, chosen.by
+    keys = rows.table.column(key)
+    if not rows.num_rows:
+        return changed_rows({key: keys, **{column: [] for column in columns}}, (key,), columns)
+    try:
+        with oom_as_stage_error(f"asking the {name}", "lower update.micro_tokens"):
+            found = load(chosen)(rows.reading(chosen.needs, name), model)
+        return changed_rows({key: keys, **found}, (key,), columns)
+    except (TrackerError, MeasureError, ColumnError, PolicyError) as error:
+        raise BadInputError(f"{name}: {error}") from None

@@ -1,0 +1,169 @@
+"""Measures in the loop: when each runs, on which rows and which model; and what is refused."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradus.data.errors import BadInputError, UsageError
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.training import train
+from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.reading import load_recipe
+from gradus.tasks.runtime.calls import Outcome
+from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
+
+TEACHER = Ref("checkpoints", "7e" * 16)
+OWN = """
+from gradus.components import component
+
+@component("measure", by=BY, columns=COLUMNS, needs=NEEDS)
+def mine(rows, model, *, layer: int = -1):
+    return {}
+
+@component("tracker", by=(), columns=("a",), needs=("angles.concentration", "likelihood.logp"))
+def kept(before, round):
+    return {}
+
+@component("filter", needs=("FILTERED",))
+def low(rows):
+    return None
+"""
+
+
+@dataclass
+class Measured(Rehearsal):
+    """A rehearsal that notes the inputs of each measure, and the tables that its readers are given."""
+
+    calls: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
+    read: dict[tuple[str, int], list[str]] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
+        outcome = super().stage(name, config, inputs, round=round, **more)
+        purpose = more.get("purpose", "train")
+        if name == "measure":
+            self.calls[purpose, round] = {role: [str(ref) for ref in refs] for role, refs in inputs.items()}
+            return replace(outcome, ref=table_of(purpose, round))
+        if "trackers" in inputs and not purpose.startswith("eval"):
+            self.read[f"{name} {purpose}", round] = [str(ref) for ref in inputs["trackers"]]
+        return outcome
+
+
+def table_of(purpose: str, index: int) -> Ref:
+    return Ref("measures", f"{purpose}-{index}".encode().hex()[:64].ljust(8, "0"))
+
+
+def measured(plan: Recipe) -> Measured:
+    session = Measured([0.5] * 9)
+    train(session, plan, replace(START, teacher=TEACHER))  # pyright: ignore[reportArgumentType] - has no store
+    return session
+
+
+def plan_of(*measures: Any, reads: Sequence[str], rounds: int = 2, folder: Path, **more: Any) -> Recipe:
+    file = own(folder, filtered=reads[0])
+    return recipe([], rounds=rounds, measures=list(measures), curate={"filters": [f"{file}:low"]}, **more)
+
+
+def own(
+    folder: Path,
+    by: str = '("problem_id",)',
+    columns: str = '("a",)',
+    needs: str = '("question",)',
+    filtered: str = "mine.a",
+) -> str:
+    text = OWN.replace("BY", by).replace("COLUMNS", columns).replace("NEEDS", needs).replace("FILTERED", filtered)
+    (folder / "own.py").write_text(text)
+    return str(folder / "own.py")
+
+
+def test_a_frozen_model_measures_the_problems_once_and_the_policy_each_round(tmp_path: Path) -> None:
+    reads = ["angles.concentration"]
+    once = measured(plan_of({"name": "angles", "role": "start"}, reads=reads, folder=tmp_path, rounds=3))
+    assert [*once.calls] == [("angles", 1)]
+    assert once.calls["angles", 1]["policy"] == [str(START.policy)]
+    assert [once.read["curate train", index] for index in (1, 2, 3)] == [[str(table_of("angles", 1))]] * 3
+    each = measured(plan_of("angles", reads=reads, folder=tmp_path, rounds=3))
+    assert [call["policy"] for call in each.calls.values()] == [[policy_after(index)] for index in range(3)]
+    assert each.read["curate train", 3] == [str(table_of("angles", 3))]
+    taught = measured(plan_of({"name": "angles", "role": "teacher"}, reads=reads, folder=tmp_path, rounds=1))
+    assert taught.calls["angles", 1]["policy"] == [str(TEACHER)]
+
+
+def test_a_measure_that_nobody_reads_does_not_run(tmp_path: Path) -> None:
+    plain = recipe([], rounds=1, measures=["angles", "likelihood"])
+    assert not measured(plain).calls
+    assert "measures" not in load_recipe("demo").model_dump(mode="json")
+
+
+def test_rollouts_are_measured_when_they_are_read_and_each_once(tmp_path: Path) -> None:
+    file = own(tmp_path)
+    functions = {"measures": ["token_entropy", "likelihood", "angles"], "trackers": [f"{file}:kept"]}
+    session = measured(recipe([], rounds=1, waves=["branch_entropy"], **functions))
+    assert [*session.calls] == [("token_entropy", 1), ("angles", 1), ("likelihood", 1)]
+    first = session.calls["token_entropy", 1]
+    assert (first["policy"], len(first["rollouts"]), len(first["plan"])) == ([str(START.policy)], 1, 1)
+    assert "sampler" not in first
+    # What the tracker reads is measured of the branches too, in one call.
+    assert len(session.calls["likelihood", 1]["rollouts"]) == 2
+    assert session.read["wave branch_entropy1", 1] == [str(table_of("token_entropy", 1))]
+    assert session.read["tracker kept", 1] == [str(table_of(name, 1)) for name in ("angles", "likelihood")]
+    twice = measured(recipe([], rounds=1, waves=[{"name": "branch_entropy", "times": 2}], **functions))
+    assert [len(twice.calls[each, 1]["rollouts"]) for each in ("token_entropy", "token_entropy-2")] == [1, 1]
+    tables = [str(table_of(each, 1)) for each in ("token_entropy", "token_entropy-2")]
+    assert twice.read["wave branch_entropy2", 1] == tables
+
+
+@pytest.mark.parametrize(
+    ("settings", "own_", "said"),
+    [
+        (
+            {"role": "judge"},
+            {},
+            r"measure own.py:mine: role = 'judge' is no role of the recipe; it can be policy, start",
+        ),
+        ({"role": "teacher"}, {}, r'role = \'teacher\': the recipe has no teacher; set teacher = "POLICY"'),
+        ({"role": "served"}, {}, r"role = 'served': its server answers with text"),
+        ({}, {"by": '("domain",)'}, r'measure own.py:mine has domain as its key; write by=\("problem_id",\)'),
+        ({}, {"by": "()"}, r"measure own.py:mine has no key as its key"),
+        ({}, {"columns": "()"}, r'measure own.py:mine keeps no columns; declare them: @component\("measure"'),
+        ({}, {"needs": '("angles.concentration",)'}, r"needs angles.concentration, a column of a tracker or measure"),
+        ({}, {"needs": '("reward",)'}, r"measure own.py:mine needs reward, which its kind is not handed"),
+        ({}, {"by": '("rollout_id",)'}, r"mine.a, which is kept by rollout_id, and problems have no rollout_id"),
+        ({}, {"filtered": "mine.b"}, r"needs mine.b, which is no column of the measure own.py:mine; .* mine.a"),
+        ({}, {"filtered": "gold.logp"}, r'the recipe has no measure gold; add it: \[\[measures\]\] with name = "gold"'),
+        ({"layers": 2}, {}, r"there is no setting measures.0.layers \(measure .*own.py:mine\); did you mean layer"),
+    ],
+)
+def test_a_measure_that_cannot_be_used_is_refused_before_anything_starts(
+    tmp_path: Path, settings: dict[str, Any], own_: dict[str, str], said: str
+) -> None:
+    file = own(tmp_path, **own_)
+    server = {"engine": "openai", "server": {"url": "http://127.0.0.1:9", "tokens": False}}
+    changes: dict[str, Any] = {
+        "measures": [{"name": f"{file}:mine", **settings}],
+        "curate.filters": [f"{file}:low"],
+        "roles.served.rollout": server,
+    }
+    with pytest.raises((UsageError, BadInputError)) as refused:
+        check_recipe(load_recipe("demo", changes), tmp_path)
+    sentence = str(refused.value).replace(f"{tmp_path}/", "")
+    assert re.search(said, sentence), sentence
+
+
+def test_a_measure_follows_overrides_and_schedules_by_its_name(tmp_path: Path) -> None:
+    from gradus.flows.recipe.course.by_round import measure_config
+
+    plan = load_recipe(
+        "demo",
+        {"measures": [{"name": "angles", "layer": {"schedule": "linear", "start": 0, "end": 4, "rounds": 5}}]},
+    )
+    assert [measure_config(plan, plan.measures[0], index).measure.settings["layer"] for index in (1, 3, 9)] == [0, 2, 4]
+    changed = load_recipe(
+        "demo",
+        {"measures": ["angles"], "overrides": [{"stage": "angles", "from_round": 2, "changes": {"measure.layer": 1}}]},
+    )
+    assert measure_config(changed, changed.measures[0], 2).measure.settings["layer"] == 1

@@ -1,0 +1,119 @@
+"""The model as measures see it, against a plain forward pass of transformers, row by row."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gradus.components.rows import Rows
+from gradus.data.table_rows import Lists
+from gradus.models.measures.likelihood import angles, gold, likelihood, mean_cosine, token_entropy, understood
+from gradus.models.measuring import MeasureError, Model
+from gradus.models.policy import Policy, load_policy
+from gradus.tasks.preflight.checks import SAMPLES
+
+PROMPT, LONG = [[5, 6, 7], [8, 9], [3, 4, 5, 6]], [[1] * 300, [2], []]
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return load_policy(SAMPLES / "policy")
+
+
+def plain(policy: Policy, context: list[int], target: list[int]) -> tuple[list[float], list[float]]:
+    """Log-probs and entropies of the target's tokens, by one forward pass over one unpadded row."""
+    with torch.no_grad():
+        logits = policy.model(input_ids=torch.tensor([context + target])).logits[0].double()
+    logp = torch.log_softmax(logits[len(context) - 1 : -1], -1)
+    return logp[range(len(target)), target].tolist(), (-(logp.exp() * logp).sum(-1)).tolist()
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 8, 16_384])
+def test_log_probs_and_entropies_are_those_of_a_plain_forward_pass(policy: Policy, micro_tokens: int) -> None:
+    targets, done = [[4], [7, 7, 2], [9, 1]], []
+    found = Model(policy, micro_tokens=micro_tokens, on_rows=done.append).logprobs(PROMPT, targets)
+    for row, (context, target) in enumerate(zip(PROMPT, targets, strict=True)):
+        logp, entropy = plain(policy, context, target)
+        assert found.logp[row] == pytest.approx(logp, abs=1e-4)
+        assert found.entropy[row] == pytest.approx(entropy, abs=1e-4)
+        assert found.mean_logp[row] == pytest.approx(np.mean(logp), abs=1e-4)
+        assert found.mean_entropy[row] == pytest.approx(np.mean(entropy), abs=1e-4)
+    assert sum(done) == 3
+
+
+def test_what_does_not_fit_is_not_measured_and_foreign_tokens_are_refused(policy: Policy) -> None:
+    model = Model(policy)
+    found = model.logprobs([*LONG, [5]], [[3], [4], [4], []])
+    assert [len(found.logp[row]) for row in range(4)] == [0, 1, 0, 0]
+    assert np.isnan(found.mean_logp).tolist() == [True, False, True, True]
+    assert np.isnan(model.logprobs([[]], [[3]]).mean_entropy).all()
+    lists = Lists(np.array([5, 6, 7]), np.array([0, 2, 3]))  # columns of rows are taken as they are
+    assert len(model.logprobs(lists, lists).logp) == 2
+    with pytest.raises(MeasureError, match="token 99999 is none of the model's"):
+        model.logprobs([[5]], [[99_999]])
+    with pytest.raises(MeasureError, match="there are 1 contexts and 2 targets"):
+        model.logprobs([[5]], [[3], [4]])
+
+
+@pytest.mark.parametrize(("layer", "micro_tokens"), [(-1, 4), (1, 16_384)])
+def test_hidden_states_are_those_of_unpadded_rows(policy: Policy, layer: int, micro_tokens: int) -> None:
+    model = Model(policy, micro_tokens=micro_tokens)
+    found = model.hidden([*PROMPT, [], [1] * 300], lambda states: states.mean(0), layer)
+    for row, tokens in enumerate(PROMPT):
+        with torch.no_grad():
+            each = policy.model(input_ids=torch.tensor([tokens]), output_hidden_states=True).hidden_states[layer][0]
+        assert found[row] == pytest.approx(each.mean(0).numpy(), abs=1e-4)
+    assert np.isnan(found[3:]).all()
+    assert found.shape == (5, policy.model.config.hidden_size)
+    assert np.isnan(model.hidden([[]], len)).tolist() == [True]
+
+
+def test_the_mean_cosine_is_over_pairs_of_tokens() -> None:
+    # Pairs of (1,0), (0,2), (3,0): 0, 1 and 0.
+    assert mean_cosine(np.array([[1.0, 0.0], [0.0, 2.0], [3.0, 0.0]])) == pytest.approx(1 / 3)
+    assert mean_cosine(np.array([[1.0, 0.0], [-1.0, 0.0]])) == pytest.approx(-1.0)
+    assert mean_cosine(np.array([[0.5, 0.5]])) == 1.0
+
+
+def test_measures_of_rollouts_and_problems(policy: Policy) -> None:
+    model = Model(policy)
+    rows = Rows({"prompt_tokens": [[5, 6], [7]], "completion_tokens": [[8, 9], [4]]})
+    (one, _), (other, entropy) = plain(policy, [5, 6], [8, 9]), plain(policy, [7], [4])
+    found = likelihood(rows, model)
+    assert found["logp"] == pytest.approx([np.mean(one), np.mean(other)], abs=1e-4)
+    assert token_entropy(rows, model)["tokens"][1] == pytest.approx(entropy, abs=1e-4)
+    problems: dict[str, Any] = {"question": ["3 + 4 ="] * 3, "messages": [None] * 3}
+    texts = {"solution": ["3 + 4 = 7", None, None], "answer": ["7", "7", None]}
+    prompt, (solution, answer) = model.prompts(["3 + 4 ="])[0], model.tokens(["3 + 4 = 7", "7"])
+    expected = [np.mean(plain(policy, prompt, target)[0]) for target in (solution, answer)]
+    assert gold(Rows({**problems, **texts}), model)["logp"][:2] == pytest.approx(expected, abs=1e-4)
+    assert np.isnan(gold(Rows({**problems, **texts}), model)["entropy"][2])
+    assert angles(Rows(problems), model)["concentration"] == pytest.approx(
+        [model.hidden([prompt], mean_cosine)[0]] * 3, abs=1e-5
+    )
+
+
+def test_the_answer_is_asked_after_the_reasoning_before_its_last_mention() -> None:
+    asked: dict[str, Any] = {}
+
+    def logprobs(contexts: list[list[str]], targets: list[list[str]]) -> SimpleNamespace:
+        asked.update(contexts=["".join(each) for each in contexts], targets=targets)
+        return SimpleNamespace(mean_logp=np.log([0.5, 0.25]))
+
+    model: Any = SimpleNamespace(
+        prompts=lambda questions, _: [[*each, "\n"] for each in questions],
+        tokens=lambda texts: [[*each] for each in texts],
+        logprobs=logprobs,
+    )
+    rows = Rows(
+        {
+            "completion": ["3 + 4 is 7.\n#### 7", "no idea"],
+            "problem.question": ["3 + 4", "1 + 1"],
+            "problem.messages": [None, None],
+            "problem.answer": ["7", "2"],
+        }
+    )
+    assert understood(rows, model)["score"].tolist() == [0.5, 0.25]
+    assert asked == {"contexts": ["3 + 4\n3 + 4 is 7.\n#### ", "1 + 1\nno idea"], "targets": [["7"], ["2"]]}
