@@ -25,6 +25,10 @@ MORE = {
     ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "self": ("curate.draw=32",),
+    "skywork_r1v2": (
+        'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',
+        'score.judge.rewards=["numeric"]',
+    ),
     "spo_chain": ('score.value.rewards=["numeric"]',),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
