@@ -13,7 +13,7 @@ _OPEN, _CLOSE = "<rubric>", "</rubric>"
 
 @component("tracker", paper="arXiv 2504.20157", by=(), columns=("text", "round"), needs=("rubric: completion",))
 def rubric(
-    before: Tracked,  # noqa: ARG001 - the newest takes the place of the one before
+    before: Tracked,  # noqa: ARG001 - only the newest is kept
     round: Round,
     *,
     max_chars: Annotated[int, Ge(1)] = 4000,
@@ -31,7 +31,7 @@ def rubric(
 
 
 def inside(answer: str, max_chars: int) -> str:
-    """Return what stands between the last pair of marks, at most so many characters; empty without a pair.
+    """Return the text between the last pair of marks, at most so many characters; empty without a pair.
 
     >>> inside("No. <rubric> Be right. </rubric> <rubric>", 8), inside("<rubric> never closed", 8)
     ('Be right', '')

@@ -118,7 +118,7 @@ def _ragged(column: pa.ChunkedArray) -> Ragged:
 
 
 def _credit(table: pa.Table) -> torch.Tensor:
-    """What a shape gave each token, 0 in a row that it gave nothing."""
+    """Credit of each token, 0 in a row to which no shape gave any."""
     if CREDIT not in table.column_names:
         raise BadInputError(
             "the objective reads the column credit, and no shape of the update has made it",
