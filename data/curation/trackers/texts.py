@@ -31,7 +31,7 @@ def rubric(
 
 
 def inside(answer: str, max_chars: int) -> str:
-    """Return the text between the last pair of marks, at most so many characters; empty without a pair.
+    """Return the text between the last pair of marks, cut to `max_chars`; empty without a pair.
 
     >>> inside("No. <rubric> Be right. </rubric> <rubric>", 8), inside("<rubric> never closed", 8)
     ('Be right', '')

@@ -18,7 +18,8 @@ def guided(
     """Clipped surrogate (see `clip`) on rho_t = pi(o_t | q) / pi_old(o_t | q, g), with what the sampler recorded.
 
     Guide-GRPO (arXiv 2506.13923): a row sampled with guidance g is trained for the prompt q without it, and its ratio
-    is off 1 from the first step on. A token that the policy does not expect without the guidance has a small one.
+    is off 1 from the first step on. A token that the policy does not expect without the guidance has a small one. A
+    correction would count it twice.
 
     Args:
         clip_low: Ratio floor is 1 - clip_low.
