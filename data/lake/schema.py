@@ -255,7 +255,7 @@ EVALUATIONS = TableSchema(
 TRACKERS = TableSchema("trackers", (), ())
 """Rows that a tracker keeps: its own key columns, and NAME.COLUMN (gradus.data.curation.tracked)."""
 MEASURES = TableSchema("measures", (), ())
-"""What a measure found of problems or rollouts, of the same form."""
+"""Columns that a measure made of problems or rollouts, NAME.COLUMN behind problem_id or rollout_id."""
 
 UPDATES = TableSchema(
     "updates",

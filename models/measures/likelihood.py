@@ -1,4 +1,4 @@
-"""How probable texts are under a model, and how certain it is of their tokens."""
+"""Probabilities of texts under a model, and how certain it is of their tokens."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,17 +1,21 @@
-"""The stage tracker: its declaration and settings, and which columns of trackers a component reads."""
+"""The stages tracker and measure with their settings, and the columns of them that a component reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from operator import eq
+from typing import Literal
 
 from pydantic import Field
 
-from gradus.components.chosen import Chosen, TrackerConfig
+from gradus.components.chosen import Chosen, MeasureConfig, TrackerConfig
 from gradus.components.registry import names
-from gradus.components.settings import Config, empty
+from gradus.components.settings import INCIDENTAL, MAX_ROWS, Config, empty
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import NO_TRACKER
 from gradus.data.nearest import did_you_mean
+from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.round_columns import round_columns, tracked_columns
 
 
@@ -28,6 +32,26 @@ class TrackingConfig(Config):
         """The columns that the stage reads of rollouts, scores, problems, plan and trackers."""
         keys = [*self.tracker.by, *(key for by in self.tracked.values() for key in by)]
         return {**round_columns(self.tracker.needs, keys=keys), **tracked_columns(self.tracked)}
+
+
+class MeasuringConfig(Config):
+    """One call of a measure, on the problems or on rollouts of a round."""
+
+    measure: MeasureConfig
+    """The function."""
+    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
+    """Prompt of a problem, as the model is asked; in a recipe that of its rollouts."""
+    micro_tokens: int = Field(default=16_384, ge=1, le=MAX_ROWS)
+    """Tokens that go through the model at once; in a recipe that of the update, as are the number format and device."""
+    dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
+    """Number format of the computation."""
+    device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
+    """Device on which the model computes."""
+
+    @property
+    def reads(self) -> Mapping[str, tuple[str, ...]]:
+        """The columns that the stage reads of rollouts, scores, problems and plan."""
+        return round_columns(self.measure.needs, keys=self.measure.by)
 
 
 def tracked_by(keepers: Sequence[Chosen], readers: Iterable[Chosen]) -> dict[str, tuple[str, ...]]:
@@ -79,4 +103,16 @@ TRACKER = Stage(
     draws=False,
     verb=False,
     run="gradus.tasks.stages.tracker.stage:run",
+)
+MEASURE = Stage(
+    "measure",
+    "Ask a frozen model about the problems or the rollouts of a round, by forward passes.",
+    version=1,
+    makes="measures",
+    settings=MeasuringConfig,
+    reads=lambda settings: settings.reads,
+    draws=False,
+    verb=False,
+    worker="policy",
+    run="gradus.tasks.stages.tracker.measure:run",
 )

@@ -19,11 +19,10 @@ from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
 from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.ingest import INGEST
 from gradus.tasks.config.learning import GIVEN, UPDATE, WARMSTART
-from gradus.tasks.config.measures import MEASURE
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.shaping import SHAPE
-from gradus.tasks.config.trackers import TRACKER
+from gradus.tasks.config.trackers import MEASURE, TRACKER
 from gradus.tasks.config.waves import WAVE
 
 STAGES = {

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def find(kind: Kind, name: str) -> Component:
     ours = _ours(kind, name)
     if ours is not None:
         return ours
-    for point in importlib.metadata.entry_points(group=_group(kind)):
+    for point in _points(kind):
         if point.name == name:
             return _installed(kind, point)
     raise UnknownComponentError(f"there is no {kind} {name!r}")
@@ -90,7 +90,7 @@ def names(kind: Kind) -> list[str]:
 def components(kind: Kind) -> dict[str, Component]:
     """Return every component of a kind by name, ours first."""
     found = {each.name: each for file in _files(kind) if "@component" in _text(file) for each in _of(kind, file)}
-    for point in importlib.metadata.entry_points(group=_group(kind)):
+    for point in _points(kind):
         if point.name not in found:
             found[point.name] = _installed(kind, point)
     return found
@@ -131,8 +131,13 @@ def _ours(kind: Kind, name: str) -> Component | None:
 
 
 def _of(kind: Kind, file: Path) -> Iterator[Component]:
+    return (each for each in _declared(file) if each.kind == kind)
+
+
+@cache
+def _declared(file: Path) -> list[Component]:
     module = ".".join(("gradus", *file.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
-    return (replace(each, module=module) for each in described(file) if each.kind == kind)
+    return [replace(each, module=module) for each in described(file)]
 
 
 def _files(kind: Kind) -> list[Path]:
@@ -146,6 +151,16 @@ def _text(file: Path) -> str:
 
 def _group(kind: Kind) -> str:
     return f"gradus.{kind}"
+
+
+def _points(kind: Kind) -> EntryPoints:
+    return _all_points(tuple(sys.path)).select(group=_group(kind))
+
+
+@cache
+def _all_points(_path: tuple[str, ...]) -> EntryPoints:
+    """Read the entry points of every installed package, once: a wrong setting asks for the names of every kind."""
+    return importlib.metadata.entry_points()
 
 
 @cache
