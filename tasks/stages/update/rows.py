@@ -81,7 +81,7 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         temperature=torch.from_numpy(temperature),  # 1 in rows that were not sampled
         trained=None if trained is None else torch.from_numpy(trained),
         compared=None if compared is None else torch.from_numpy(compared),
-        credit=_credit(table) if CREDIT in config.needs else None,
+        credit=_credit(table, config),
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
         group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
@@ -117,14 +117,16 @@ def _ragged(column: pa.ChunkedArray) -> Ragged:
     return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
 
-def _credit(table: pa.Table) -> torch.Tensor:
-    """Credit of each token, 0 in a row to which no shape gave any."""
-    if CREDIT not in table.column_names:
+def _credit(table: pa.Table, config: UpdateConfig) -> torch.Tensor | None:
+    """Credit of each token, 0 in a row to which no shape gave any; None if no row has any."""
+    if CREDIT in table.column_names:
+        return _of_tokens(table, CREDIT, 0.0)
+    if CREDIT in config.needs:
         raise BadInputError(
             "the objective reads the column credit, and no shape of the update has made it",
             hint="add a shape that returns credit to update.shapes, such as value_gains",
         )
-    return _of_tokens(table, CREDIT, 0.0)
+    return None
 
 
 def _of_tokens(table: pa.Table, column: str, missing: float) -> torch.Tensor:

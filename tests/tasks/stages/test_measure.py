@@ -74,7 +74,10 @@ def test_it_sees_what_is_learned_from_and_given_rows_of_planned_problems_alone(s
         ('{"seen": [1.0] * 3, "more": [1.0] * 3}', "it returns 'more', which is neither a key column nor one"),
         ('{"seen": rows["reward"]}', "reads 'reward' without declaring it"),
         ('{"seen": model.logprobs([[5]], [[99_999]]).mean_logp}', "token 99999 is none of the model's"),
-        ("[1]", "measure mine .mine.py line 4. returned list of shape .1,.; a measure returns a dict of arrays of N values"),
+        (
+            "[1]",
+            "measure mine .mine.py line 4. returned list of shape .1,.; a measure returns a dict of arrays of N values",
+        ),
         ("1 / 0", "measure mine failed at .*mine.py line 6: ZeroDivisionError"),
     ],
 )
