@@ -9,32 +9,15 @@ Numbers become int64, or float64 with NaN for null; texts str or None; lists of 
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.rows import Rows
-from gradus.data.arrays import Column, Floats, Ints, floats, ints, one_array, pc, ragged
+from gradus.components.rows import Lists, Rows
+from gradus.data.arrays import Column, Ints, floats, ints, one_array, pc, ragged
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import OF_PARTS, OF_PROBLEM
-
-
-@dataclass(frozen=True)
-class Lists:
-    """N lists of numbers end to end: list i is values[offsets[i] : offsets[i + 1]]."""
-
-    values: Floats | Ints
-    offsets: Ints
-
-    def __len__(self) -> int:
-        """N."""
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> Floats | Ints:
-        """Return one list."""
-        return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
 class TableRows(Rows):

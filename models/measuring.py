@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradus.data.arrays import Bools, Floats
-from gradus.data.table_rows import Lists
+from gradus.components.rows import Floats, Lists
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.policy import Policy, prompt_tokens
 from gradus.models.rendering import Asked, prompt_texts
@@ -167,5 +166,4 @@ def _spread(values: Tensor, lengths: Tensor, fits: Tensor) -> Lists:
 def _means(lists: Lists) -> Floats:
     lengths = np.diff(lists.offsets)
     sums = np.bincount(np.repeat(np.arange(len(lengths)), lengths), lists.values, len(lengths))
-    there: Bools = lengths > 0
-    return np.where(there, sums / np.maximum(lengths, 1), np.nan)
+    return np.where(lengths > 0, sums / np.maximum(lengths, 1), np.nan)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.rows import ColumnError, Rows
+from gradus.components.rows import ColumnError, Lists, Rows
 from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
@@ -30,7 +30,7 @@ from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollout
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
-from gradus.data.table_rows import Lists, TableRows
+from gradus.data.table_rows import TableRows
 
 GROUP = "group"
 ABOUT, MESSAGES = "about", "messages"

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.rows import ColumnError, Rows, numbered
+from gradus.components.rows import ColumnError, Lists, Rows, numbered
 from gradus.data.arrays import Column, Floats, Ints, codes, floats, one_array, pc, take_or_null
 from gradus.data.lake.columns import kind_of
-from gradus.data.table_rows import Lists, TableRows
+from gradus.data.table_rows import TableRows
 
 T = TypeVar("T", bound=TableRows)
 

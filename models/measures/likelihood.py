@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 
 from gradus.components import component
-from gradus.components.rows import Rows
-from gradus.data.arrays import Floats
+from gradus.components.rows import Floats, Rows
 from gradus.models.measuring import Model
 
 

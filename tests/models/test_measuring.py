@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradus.components.rows import Rows
-from gradus.data.table_rows import Lists
+from gradus.components.rows import Lists, Rows
 from gradus.models.measures.likelihood import angles, gold, likelihood, mean_cosine, token_entropy, understood
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_policy

@@ -6,9 +6,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from gradus.components import component
+from gradus.components.rows import Lists
 from gradus.data.arrays import Floats, Ints
 from gradus.data.curation.round import Planned, Round
-from gradus.data.table_rows import Lists
 
 
 @component("wave", paper="arXiv 2504.08837", needs=("finish_reason",))

@@ -15,16 +15,16 @@ import importlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import gradus
-from gradus.components import Kind
+from gradus.components import KINDS, Kind
 from gradus.components.description import Component, DescriptionError, described, function_in
 
 _PLACES: Mapping[Kind, tuple[str, str]] = {
@@ -153,14 +153,15 @@ def _group(kind: Kind) -> str:
     return f"gradus.{kind}"
 
 
-def _points(kind: Kind) -> EntryPoints:
-    return _all_points(tuple(sys.path)).select(group=_group(kind))
+def _points(kind: Kind) -> Sequence[EntryPoint]:
+    return _points_by_kind(tuple(sys.path))[kind]
 
 
 @cache
-def _all_points(_path: tuple[str, ...]) -> EntryPoints:
-    """Read the entry points of every installed package, once: a wrong setting asks for the names of every kind."""
-    return importlib.metadata.entry_points()
+def _points_by_kind(_path: tuple[str, ...]) -> Mapping[Kind, Sequence[EntryPoint]]:
+    """Return the entry points of installed packages, read once: a wrong setting asks for the names of every kind."""
+    found = importlib.metadata.entry_points()
+    return {kind: tuple(found.select(group=_group(kind))) for kind in KINDS}
 
 
 @cache

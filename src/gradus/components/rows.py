@@ -10,6 +10,7 @@ that it declares (`Rows.reading`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, ClassVar, NoReturn, Self
 
@@ -19,6 +20,22 @@ import pyarrow as pa
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Lists:
+    """N lists of numbers end to end: list i is values[offsets[i] : offsets[i + 1]]."""
+
+    values: Floats | Ints
+    offsets: Ints
+
+    def __len__(self) -> int:
+        """N."""
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> Floats | Ints:
+        """Return one list."""
+        return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
 class ColumnError(ValueError):

@@ -8,13 +8,13 @@ import pyarrow as pa
 import pytest
 
 from gradus.components.chosen import WaveConfig
+from gradus.components.rows import Lists
 from gradus.data.curation.continued import joined, replaced_parents
 from gradus.data.curation.round import Round, RoundRows, WaveError, round_of
 from gradus.data.curation.waves.continuing import branch, cut_points, lowest, rethink, values
 from gradus.data.curation.waves.replaying import replay
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.table_rows import Lists
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext

@@ -7,11 +7,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from gradus.components.rows import ColumnError, Rows
+from gradus.components.rows import ColumnError, Lists, Rows
 from gradus.data.curation.round import WaveError, round_of
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.data.table_rows import Lists
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.warm import Warm
