@@ -208,6 +208,7 @@ METRICS: Sequence[Metric] = (
     Metric("data/wave_rollouts", "rollouts", "wave", "Rollouts that a wave asks for."),
     Metric("data/tracked_rows", "rows", "tracker", "Rows that a tracker keeps."),
     Metric("data/tracked_changed", "rows", "tracker", "Rows of a tracker that the round changed or added."),
+    Metric("data/measured_rows", "rows", "measure", "Rows that a measure asked its model about."),
     Metric("data/ingested_frac", "share", "ingest", "Rows of the source that could be used."),
     Metric("data/hinted_frac", "share", "hint", "Problems with a hint."),
     Metric(
