@@ -50,6 +50,7 @@ class Store:
         self.root = root.resolve()
         self._verified: dict[Path, tuple[int, int, str]] = {}
         self._contents: dict[tuple[str, ...], str] = {}
+        self._manifests: dict[Ref, tuple[tuple[int, int, int], Manifest]] = {}
 
     def path(self, ref: Ref) -> Path:
         """The folder of an artifact, whether it exists or not."""
@@ -85,7 +86,17 @@ class Store:
         return read_pruned(self.path(ref)).files
 
     def manifest(self, ref: Ref) -> Manifest:
-        """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact."""
+        """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact.
+
+        One that was read before is read again only if its file changed: a stage asks for it a dozen times.
+        """
+        found = _stamp(self.path(ref) / FILE_NAME)
+        known = self._manifests.get(ref)
+        if known is None or known[0] != found:
+            self._manifests[ref] = known = found, self._read_manifest(ref)
+        return known[1]
+
+    def _read_manifest(self, ref: Ref) -> Manifest:
         manifest = read_manifest(self.path(ref))
         if manifest.ref != ref:
             raise CorruptArtifactError(
@@ -312,3 +323,12 @@ def _rows(path: Path, key: str, values: pa.Array, columns: Sequence[str]) -> Gen
             found = pc.is_in(file.read_row_group(group, [key]).column(key), value_set=values)
             if pc.sum(found).as_py():
                 yield file.read_row_group(group, there).filter(found)
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Return what changes with a file; zeros if it is not there."""
+    try:
+        found = path.stat()
+    except OSError:
+        return 0, 0, 0
+    return found.st_mtime_ns, found.st_size, found.st_ino
