@@ -51,6 +51,11 @@ class TargetLogprobs:
         return _means(self.logp)
 
     @cached_property
+    def mean_prob(self) -> Floats:
+        """(N,): the mean probability of a target's tokens; NaN for a target that was not measured."""
+        return _means(Lists(np.exp(self.logp.values), self.logp.offsets))
+
+    @cached_property
     def mean_entropy(self) -> Floats:
         """(N,): the mean entropy of a target's tokens; NaN for a target that was not measured."""
         return _means(self.entropy)

@@ -49,9 +49,9 @@ def gold(rows: Rows, model: Model) -> Mapping[str, Any]:
 def understood(rows: Rows, model: Model) -> Mapping[str, Any]:
     """Return how probable the gold answer is after the reasoning of each completion (AMPO's comprehension score).
 
-    AMPO (arXiv 2510.02227): exp of the mean log-prob of the answer's tokens after the prompt and the reasoning. The
-    reasoning is the completion up to the last mention of the answer, or all of it without one. The bundled code also
-    logs the difference to the same without reasoning, which is left out.
+    AMPO (arXiv 2510.02227): the mean probability of the answer's tokens after the prompt and the reasoning, as the
+    authors' runs have it (their paper has exp of the mean log-prob). The reasoning is the completion up to the last
+    mention of the answer, or all of it without one. The score without reasoning, which they log, is left out.
     """
     answers = rows["problem.answer"]
     reasoning = [
@@ -60,7 +60,7 @@ def understood(rows: Rows, model: Model) -> Mapping[str, Any]:
     ]
     prompts = model.prompts(rows["problem.question"], rows["problem.messages"])
     contexts = [[*one, *two] for one, two in zip(prompts, model.tokens(reasoning), strict=True)]
-    return {"score": np.exp(model.logprobs(contexts, model.tokens(answers)).mean_logp)}
+    return {"score": model.logprobs(contexts, model.tokens(answers)).mean_prob}
 
 
 @component(

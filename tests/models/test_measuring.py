@@ -38,6 +38,7 @@ def test_log_probs_and_entropies_are_those_of_a_plain_forward_pass(policy: Polic
         assert found.logp[row] == pytest.approx(logp, abs=1e-4)
         assert found.entropy[row] == pytest.approx(entropy, abs=1e-4)
         assert found.mean_logp[row] == pytest.approx(np.mean(logp), abs=1e-4)
+        assert found.mean_prob[row] == pytest.approx(np.mean(np.exp(logp)), abs=1e-4)
         assert found.mean_entropy[row] == pytest.approx(np.mean(entropy), abs=1e-4)
     assert sum(done) == 3
 
@@ -99,7 +100,7 @@ def test_the_answer_is_asked_after_the_reasoning_before_its_last_mention() -> No
 
     def logprobs(contexts: list[list[str]], targets: list[list[str]]) -> SimpleNamespace:
         asked.update(contexts=["".join(each) for each in contexts], targets=targets)
-        return SimpleNamespace(mean_logp=np.log([0.5, 0.25]))
+        return SimpleNamespace(mean_prob=np.array([0.5, 0.25]))
 
     model: Any = SimpleNamespace(
         prompts=lambda questions, _: [[*each, "\n"] for each in questions],

@@ -13,12 +13,13 @@ from gradus.data.lake.schema import OWN
 
 
 @component("shape", paper="arXiv 2510.02227", needs=("origin", "group", "correct", "reward", "understood.score"))
-def ampo(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0, replaced: Annotated[int, Ge(1)] = 1) -> Mapping[str, Any]:
+def ampo(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0, replaced: Annotated[int, Ge(1)] = 2) -> Mapping[str, Any]:
     """Put the given rows that the policy understands best in the place of wrong rows of a group that failed (AMPO).
 
     AMPO (arXiv 2510.02227): if at most `solved` own rows of a group are right, as many of its wrong rows as there are
     given ones, `replaced` at most, are left out for the given rows of the largest `understood.score`, whose reward is
-    at least 1. The given rows of all other groups are left out. The trigger is the authors' idea and its bound a guess.
+    at least 1. The given rows of all other groups are left out. Trigger, order and reward are those of the authors'
+    code, which replaces wrong rows at random places; here the last ones.
 
     Args:
         solved: Right rollouts of a group at most, for its wrong ones to be replaced.
