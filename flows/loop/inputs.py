@@ -6,10 +6,12 @@ Does not import Prefect.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe
@@ -17,6 +19,7 @@ from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
+from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
@@ -42,7 +45,8 @@ def as_run(recipe: Recipe) -> Recipe:
 
 def _named_files(recipe: Recipe) -> list[str]:
     starts = (tracker.start for tracker in recipe.trackers if tracker.start)
-    return [*recipe.all_problems, *(suite.problems for suite in recipe.evaluate.suites), *starts]
+    begun = (text for texts in recipe.begin.named.values() for text in texts)
+    return [*recipe.all_problems, *(suite.problems for suite in recipe.evaluate.suites), *starts, *begun]
 
 
 def run_name(recipe: Recipe) -> str:
@@ -112,7 +116,23 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
         session.say(f"note: {text}")
     trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
     phases = tuple(ingested[text] for text in recipe.all_problems) if recipe.phase else ()
-    return Beginning(policy, problems, suites, teacher, remarks, trackers, roles, phases)
+    start = Beginning(policy, problems, suites, teacher, remarks, trackers, roles, phases=phases)
+    return _of_an_earlier_run(session.store, recipe, start)
+
+
+def _of_an_earlier_run(store: Store, recipe: Recipe, start: Beginning) -> Beginning:
+    """Return a beginning with the tables of an earlier run that the recipe names; BadInputError if they do not fit."""
+    named = recipe.begin.named.items()
+    found = {table: [resolve_artifact(store, text, table) for text in texts] for table, texts in named}
+    for ref in (*found["difficulty"], *found["hints"]):
+        refuse_foreign(store, ref, start.problems)
+    earlier: tuple[Stored, ...] = ()
+    if found["rollouts"]:
+        max_age = stage_config(recipe, "update", 1, recipe.update).max_age - recipe.overlap
+        refuse_unusable(store, found["rollouts"], found["scores"], start.problems, start.policy, max_age)
+        earlier = (Stored(found["rollouts"], found["scores"], start.problems),)
+    hints, difficulty = (next(iter(found[table]), None) for table in ("hints", "difficulty"))
+    return replace(start, difficulty=difficulty, hints=hints, earlier=earlier)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

@@ -36,8 +36,10 @@ from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.preflight.abilities import check_learning, check_length
-from gradus.tasks.preflight.checks import check_components, check_inputs, check_stage
+from gradus.tasks.preflight.checks import check_components, check_input, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
+
+_A_WAVE = "add a wave that does, such as escalate or replay, or leave it out"
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
@@ -50,7 +52,27 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
             check_inputs(lake, policy=role.policy or None)
         except (UsageError, BadInputError) as error:
             raise type(error)(f"roles.{name}.policy: {error.message}", hint=error.hint) from None
+    for table, texts in recipe.begin.named.items():
+        for text in texts:
+            try:
+                check_input(lake, text, table)
+            except UsageError as error:
+                raise UsageError(f"begin.{table}: {error.message}", hint=error.hint) from None
+    _check_begin(recipe)
     check_settings(recipe, lake)
+
+
+def _check_begin(recipe: Recipe) -> None:
+    """Raise UsageError for tables of an earlier run that no stage of the training would read."""
+    begin, waves = recipe.begin, [wave for each in settled(recipe) for wave in each.all_waves]
+    for given, read, what, hint in (
+        (begin.hints, any(wave.reads_hints for wave in waves), "hints: no wave of the recipe reads hints", _A_WAVE),
+        (begin.rollouts, any(wave.reads_stored for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),
+        (begin.rollouts, begin.scores, "rollouts: they need begin.scores", "give their scores too"),
+        (begin.scores, begin.rollouts, "scores: they need begin.rollouts", "give their rollouts too"),
+    ):
+        if given and not read:
+            raise UsageError(f"begin.{what}", hint=hint)
 
 
 def check_settings(recipe: Recipe, lake: Path) -> None:

@@ -40,6 +40,25 @@ from gradus.tasks.stages.registry import STAGES
 C = TypeVar("C", bound=Config)
 
 
+class BeginConfig(Config):
+    """Tables of an earlier run that a training begins with, each an artifact or a file."""
+
+    difficulty: str = Field(default="", exclude_if=empty)
+    """Difficulty of the problems, in place of what `profile` would measure."""
+    hints: str = Field(default="", exclude_if=empty)
+    """Hints, in place of those that the recipe would build."""
+    rollouts: tuple[str, ...] = Field(default=(), exclude_if=empty)
+    """Rollouts that waves may take up again, as those of a round before the first."""
+    scores: tuple[str, ...] = Field(default=(), exclude_if=empty)
+    """The scores of these rollouts."""
+
+    @property
+    def named(self) -> dict[str, tuple[str, ...]]:
+        """What it names, by table."""
+        hints, difficulty = ((text,) if text else () for text in (self.hints, self.difficulty))
+        return {"difficulty": difficulty, "hints": hints, "rollouts": self.rollouts, "scores": self.scores}
+
+
 class Recipe(Config):
     """One training run: names of components and their settings, nothing else."""
 
@@ -55,6 +74,8 @@ class Recipe(Config):
     """Problems to train on: bundled:NAME, a file, a folder or an artifact."""
     ingest: IngestConfig = Field(default_factory=IngestConfig)
     """Reading of problem files."""
+    begin: BeginConfig = Field(default_factory=BeginConfig, exclude_if=empty)
+    """Tables of an earlier run to begin with; its policy is `policy`, and trackers have `start`."""
     profile: SampleConfig | None = None
     """Measure difficulty before the first round, with these samples; None starts without a measurement."""
     curate: CurateConfig = Field(default_factory=CurateConfig)

@@ -31,6 +31,16 @@ Rounds: TypeAlias = Sequence[Round]
 
 
 @dataclass(frozen=True)
+class Stored:
+    """Rollouts of an earlier run."""
+
+    rollouts: list[Ref]
+    scores: list[Ref]
+    problems: Ref
+    """The problems that the training draws from first."""
+
+
+@dataclass(frozen=True)
 class Memory:
     """The difficulty of the problems, the rows of each tracker, the model of each role, and the rounds so far."""
 

@@ -8,7 +8,7 @@ from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures
 from gradus.flows.loop.round.by_role import Sampled, tables
-from gradus.flows.loop.round.memory import Memory
+from gradus.flows.loop.round.memory import Memory, Rounds
 
 Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
 """Function that returns the tables of trackers and measures which have the columns, NAME.COLUMN, of a round's rows."""
@@ -51,6 +51,12 @@ class Beginning:
     """Rows that trackers begin with, by their names."""
     roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Models by role, as they begin, of those that are not the policy."""
+    difficulty: Ref | None = None
+    """Difficulty to begin with in place of a profile."""
+    hints: Ref | None = None
+    """Hints to use in place of building them."""
+    earlier: Rounds = ()
+    """Rollouts of an earlier run that waves may take up again."""
     phases: tuple[Ref, ...] = ()
     """Problems of each phase; those of the first are `problems`."""
 

@@ -81,9 +81,13 @@ class Steps:
         return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
 
     def profile(self, policy: Ref) -> Memory:
-        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`."""
-        begun = Memory(None, self.start.trackers, self.start.roles)
-        if self.recipe.profile is None:
+        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`.
+
+        A difficulty that the run begins with takes its place.
+        """
+        start = self.start
+        begun = Memory(start.difficulty, start.trackers, start.roles, start.earlier)
+        if self.recipe.profile is None or start.difficulty:
             return begun
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
@@ -93,9 +97,9 @@ class Steps:
         return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
 
     def hints(self, index: int) -> Ref | None:
-        """Build hints for the training problems, if a wave asks for them."""
-        if not any(wave.reads_hints for wave in self.recipe.all_waves):
-            return None
+        """Build hints for the training problems, if a wave asks for them and the run does not begin with some."""
+        if self.start.hints or not any(wave.reads_hints for wave in self.recipe.all_waves):
+            return self.start.hints
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
 
     def given(self, index: int) -> Batch | None:

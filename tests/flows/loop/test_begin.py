@@ -1,0 +1,127 @@
+"""A training that begins with tables of an earlier run: what each stage is given, and what is refused."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from gradus.data.errors import BadInputError, UsageError
+from gradus.data.lake.store import Ref, Store
+from gradus.flows.loop.inputs import as_run, run_name
+from gradus.flows.loop.round.memory import Stored
+from gradus.flows.loop.training import train
+from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.recipe.reading import load_recipe
+from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
+from gradus.tasks.runtime.calls import Outcome
+from tests.flows.recipe.test_guards import START, Rehearsal, recipe
+
+HINTS, DIFFICULTY = Ref("hints", "1" * 8), Ref("difficulty", "d" * 8)
+THEIRS = Stored([Ref("rollouts", "2" * 8)], [Ref("scores", "3" * 8)], START.problems)
+
+
+@dataclass
+class Begun(Rehearsal):
+    """A rehearsal that notes the stages that ran, and what waves and plans are given."""
+
+    ran: list[str] = field(default_factory=list)
+    given: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
+        self.ran.append(name)
+        if name in ("wave", "curate") and more.get("purpose", "train") != "eval":
+            self.given[name, round] = {role: [str(ref) for ref in refs] for role, refs in inputs.items()}
+        return super().stage(name, config, inputs, round=round, **more)
+
+
+def test_hints_and_difficulty_take_the_place_of_stages_and_rollouts_are_a_round_before_the_first() -> None:
+    session = Begun([0.5] * 9)
+    waves = ["replay", {"name": "escalate", "levels": [1]}]
+    plan = recipe([], rounds=3, waves=waves, update={"max_age": 2}, profile={"n": 2})
+    start = replace(START, hints=HINTS, difficulty=DIFFICULTY, earlier=(THEIRS,))
+    train(session, plan, start)  # pyright: ignore[reportArgumentType] - has no store
+    assert "hint" not in session.ran
+    assert session.ran.count("rollout") == 2 + 3 + 6  # evaluations, rounds and waves, and no profile
+    assert session.given["curate", 1]["difficulty"] == [str(DIFFICULTY)]
+    assert session.given["curate", 2]["difficulty"] != [str(DIFFICULTY)]
+    assert session.given["wave", 1]["hints"] == [str(HINTS)]
+    replayed = recipe([], rounds=3, waves=["replay"], update={"max_age": 2})
+    session = Begun([0.5] * 9)
+    train(session, replayed, start)  # pyright: ignore[reportArgumentType] - has no store
+    stored = [session.given["wave", index]["stored_rollouts"] for index in (1, 2, 3)]
+    assert stored[0] == [str(ref) for ref in THEIRS.rollouts]
+    assert (stored[1][0], len(stored[1])) == (str(THEIRS.rollouts[0]), 3)  # and those of round 1, two calls
+    assert str(THEIRS.rollouts[0]) not in stored[2]  # older than two updates
+
+
+@pytest.mark.parametrize(
+    ("sets", "said"),
+    [
+        ({"begin.hints": "hints/abcd"}, "there is no artifact hints/abcd"),
+        ({"begin.hints": "rows.jsonl", "escalate": []}, "begin.hints: no wave of the recipe reads hints; add a wave"),
+        ({"begin.hints": "nowhere.jsonl"}, "begin.hints: nowhere.jsonl is neither a file nor an artifact"),
+        ({"begin.rollouts": ["rows.jsonl"]}, "begin.rollouts: no wave takes up rollouts"),
+        ({"begin.rollouts": ["rows.jsonl"], "waves": ["replay"]}, "begin.rollouts: they need begin.scores"),
+        ({"begin.scores": ["rows.jsonl"]}, "begin.scores: they need begin.rollouts"),
+        ({"begin.hint": "rows.jsonl"}, "there is no setting begin.hint; did you mean begin.hints"),
+    ],
+)
+def test_what_no_stage_would_read_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sets: dict[str, Any], said: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text('{"problem_id": "a"}\n')
+    with pytest.raises((UsageError, BadInputError)) as refused:
+        check_recipe(load_recipe("demo", sets), tmp_path / "lake")
+    assert said in f"{refused.value}; {refused.value.hint}"
+
+
+def test_a_file_to_begin_with_is_part_of_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "difficulty.jsonl"
+    file.write_text("1")
+    plain = load_recipe("demo")
+    assert "begin" not in plain.model_dump(mode="json")
+    first = run_name(as_run(load_recipe("demo", {"begin.difficulty": str(file)})))
+    file.write_text("2")
+    assert len({first, run_name(plain), run_name(as_run(load_recipe("demo", {"begin.difficulty": str(file)})))}) == 3
+
+
+def stored(store: Store, *policies: str, problem: str = "a", scored: int = 9) -> tuple[list[Ref], list[Ref], Ref]:
+    names = [f"r{index}" for index in range(len(policies))]
+    rows = {"rollout_id": names, "problem_id": [problem] * len(names), "group_id": ["g"] * len(names)}
+    rollouts = store.put("rollouts", pa.table({**rows, "completion": ["x"] * len(names), "policy": [*policies]}))
+    scores = {
+        **{key: rows[key][:scored] for key in ("rollout_id", "problem_id")},
+        "reward": [1.0] * len(names[:scored]),
+    }
+    problems = store.put("problems", pa.table({"problem_id": ["a"], "question": ["1 + 1"], "answer": ["2"]}))
+    return [rollouts], [store.put("scores", pa.table(scores))], problems
+
+
+def checkpoint(store: Store, digit: str, before: Ref | None = None) -> Ref:
+    writer = store.writer(Ref("checkpoints", digit * 32))
+    writer.commit(parents={"policy": [str(before)]} if before else {})
+    return writer.ref
+
+
+def test_rollouts_that_the_first_round_could_not_take_up_are_refused(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    first = checkpoint(store, "a")
+    second = checkpoint(store, "b", first)
+    third = checkpoint(store, "c", second)
+    rollouts, scores, problems = stored(store, first.digest, "elsewhere")
+    refuse_unusable(store, rollouts, scores, problems, third, 2)
+    refuse_unusable(store, rollouts, scores, problems, first, 0)
+    with pytest.raises(BadInputError, match=r"no rollout was sampled by checkpoints/c+, or by one of the 1 policies"):
+        refuse_unusable(store, rollouts, scores, problems, third, 1)
+    *odd, _ = stored(store, first.digest, problem="z")
+    with pytest.raises(BadInputError, match=r"begin.rollouts: rollout r0 is of a problem"):
+        refuse_unusable(store, *odd, problems, first, 0)
+    *odd, _ = stored(store, first.digest, first.digest, scored=1)
+    with pytest.raises(BadInputError, match=r"begin.rollouts: rollout r1 has no score in begin.scores"):
+        refuse_unusable(store, *odd, problems, first, 0)
+    hints = store.put("difficulty", pa.table({"problem_id": ["z"], "n": [1], "k": [1]}))
+    with pytest.raises(BadInputError, match=r"begin.difficulty: none of the 1 rows of difficulty/"):
+        refuse_foreign(store, hints, problems)
