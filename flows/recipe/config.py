@@ -54,7 +54,7 @@ class BeginConfig(Config):
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
-        """What it names, by table."""
+        """Return the artifacts and files that it names, by table."""
         hints, difficulty = ((text,) if text else () for text in (self.hints, self.difficulty))
         return {"difficulty": difficulty, "hints": hints, "rollouts": self.rollouts, "scores": self.scores}
 
