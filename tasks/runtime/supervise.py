@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -276,7 +277,9 @@ class WorkerPool:
             raise HaltedError("ended, because what ran beside it did not end well") from None
 
     def close(self) -> None:
-        """End all workers."""
+        """End all workers, one that is being made too."""
+        with suppress(RuntimeError):  # closed before
+            self._maker.submit(int).result()
         for worker in self._workers.values():
             worker.close()
         self._workers.clear()
@@ -300,9 +303,11 @@ class WorkerPool:
         dead = self._workers.pop(kind, None)
         if dead is not None:
             dead.close()
-        log = self._logs / f"{kind}.log"
-        worker = self._maker.submit(Worker, kind, log, self._env, self._execute).result()
-        self._workers[kind] = worker
+        return self._maker.submit(self._made, kind).result()
+
+    def _made(self, kind: str) -> Worker:
+        """Start a worker, which is known even if Ctrl-C interrupts the thread that waits for it."""
+        worker = self._workers[kind] = Worker(kind, self._logs / f"{kind}.log", self._env, self._execute)
         if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
             worker.kill()
         return worker

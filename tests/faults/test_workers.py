@@ -18,17 +18,18 @@ import pytest
 from gradus.data import runlock
 from gradus.data.errors import GateError, LockedError, StageError
 from gradus.data.runlock import RunLock, holder, left_by_the_dead
+from gradus.tasks.runtime import supervise
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from tests.patience import runs, until
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 LIMITS = Limits(wall_s=60, silence_s=60, start_s=60)
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")])}
 
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Iterator[WorkerPool]:
-    environment = {"PYTHONPATH": os.pathsep.join([str(HERE), str(ROOT / "src")])}
-    with WorkerPool(tmp_path / "logs", environment, execute="jobs_for_workers:execute") as made:
+    with WorkerPool(tmp_path / "logs", ENVIRONMENT, execute="jobs_for_workers:execute") as made:
         yield made
 
 
@@ -77,6 +78,28 @@ def test_a_worker_that_is_dying_when_the_job_comes_is_replaced(pool: WorkerPool)
     for _ in range(3):
         os.kill(do(pool, "count")["pid"], signal.SIGKILL)
         assert do(pool, "count")["count"] == 1
+
+
+def test_a_worker_that_is_being_made_as_ctrl_c_comes_is_ended_with_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[psutil.Process] = []
+
+    class Slow(supervise.Worker):
+        def __init__(self, *arguments: Any) -> None:
+            time.sleep(0.3)  # the thread that waits is interrupted before there is a process
+            super().__init__(*arguments)
+            made.append(psutil.Process(self._process.pid))
+
+    monkeypatch.setattr(supervise, "Worker", Slow)
+    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with (
+        pytest.raises(KeyboardInterrupt),
+        WorkerPool(tmp_path / "logs", ENVIRONMENT, execute="jobs_for_workers:execute") as pool,
+    ):
+        do(pool, "count")
+    assert made
+    assert not made[0].is_running()
 
 
 def test_a_job_that_holds_the_interpreter_lock_is_ended(pool: WorkerPool) -> None:
