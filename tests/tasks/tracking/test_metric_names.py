@@ -48,10 +48,12 @@ TRAINING = {"update": ("update", "steps/*", "mismatch"), "warmstart": ("warmstar
 def writers() -> dict[str, set[str]]:
     """Metric name -> the stages whose modules (below tasks/stages and models/training) spell it out."""
     found: dict[str, set[str]] = defaultdict(set)
+    runs = {name: ROOT.joinpath(*stage.run.partition(":")[0].split(".")[1:]) for name, stage in STAGES.items()}
     for stage in STAGES:
         stages, training = ROOT / "tasks" / "stages", ROOT / "models" / "training"
         parts = [path for name in TRAINING.get(stage, ()) for path in training.glob(f"{name}.py")]
-        for path in (*stages.glob(f"{stage}.py"), *stages.glob(f"{stage}/*.py"), *parts):
+        others = {file.with_suffix(".py") for name, file in runs.items() if name != stage}
+        for path in {*stages.glob(f"{stage}/*.py"), runs[stage].with_suffix(".py"), *parts} - others:
             for name in names_in(path):
                 found[name].add(stage)
     return found
