@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -91,13 +92,21 @@ def test_a_worker_that_is_being_made_as_ctrl_c_comes_is_ended_with_the_others(
             super().__init__(*arguments)
             made.append(psutil.Process(self._process.pid))
 
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
     monkeypatch.setattr(supervise, "Worker", Slow)
-    threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
-    with (
-        pytest.raises(KeyboardInterrupt),
-        WorkerPool(tmp_path / "logs", ENVIRONMENT, execute="jobs_for_workers:execute") as pool,
-    ):
+    pool = WorkerPool(tmp_path / "logs", ENVIRONMENT, execute="jobs_for_workers:execute")
+    submit = pool._maker.submit
+
+    def submitted(job: Any, *more: Any) -> Any:
+        future = submit(job, *more)
+        return future if job is int else SimpleNamespace(result=interrupted)
+
+    monkeypatch.setattr(pool._maker, "submit", submitted)
+    with pytest.raises(KeyboardInterrupt):
         do(pool, "count")
+    pool.close()
     assert made
     assert not made[0].is_running()
 
