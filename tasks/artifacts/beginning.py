@@ -5,9 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import one_array, pc, positions
+from gradus.data.arrays import bools, one_array, pc, positions
+from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
 from gradus.data.lake.lineage import lineage
+from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 
 
@@ -26,14 +28,18 @@ def refuse_unusable(
 ) -> None:
     """Raise BadInputError for rollouts that the first round could not take up again.
 
-    They are of problems that are trained on, have scores, and come from the starting policy or one that it was made of
-    by fewer than `max_age` updates.
+    They are learned from, of problems that are trained on, have scores, and come from the starting policy or one that
+    it was made of by at most `max_age` updates.
     """
-    rows = pa.concat_tables([store.read(ref, ["rollout_id", "problem_id", "policy"]) for ref in rollouts])
+    rows = pa.concat_tables(
+        [store.read(ref, ["rollout_id", "problem_id", "policy", "use"]) for ref in rollouts], promote_options="default"
+    )
     judged = pa.concat_tables([store.read(ref, ["rollout_id"]) for ref in scores])
     known = store.read(problems, ["problem_id"]).column("problem_id")
     names = rows.column("rollout_id")
+    use = pc.fill_null(ROLLOUTS.column(rows, "use"), LEARN)
     for odd, what, hint in (
+        (~bools(pc.equal(use, LEARN)), "is of another use than learning", "rows that its updates learned from"),
         (
             positions(rows.column("problem_id"), known) < 0,
             "is of a problem that is not trained on",

@@ -53,6 +53,8 @@ def test_what_does_not_fit_is_not_measured_and_foreign_tokens_are_refused(policy
     assert len(model.logprobs(lists, lists).logp) == 2
     with pytest.raises(MeasureError, match="token 99999 is none of the model's"):
         model.logprobs([[5]], [[99_999]])
+    with pytest.raises(MeasureError, match="token -1 is none of the model's"):
+        model.hidden([[5, -1]], len)
     with pytest.raises(MeasureError, match="there are 1 contexts and 2 targets"):
         model.logprobs([[5]], [[3], [4]])
 

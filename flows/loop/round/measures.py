@@ -12,10 +12,10 @@ from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import measure_config
 from gradus.flows.recipe.course.past import Past
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Stages
 
-Known = dict[tuple[str, Ref, str], Outcome]
-"""Measures of problems by name, model and settings: those of a frozen model hold for all rounds."""
+Known = dict[tuple[str, Ref, Ref, str], Ref]
+"""Measures by name, problems, model and settings: those of a frozen model hold for all rounds."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,10 @@ class Measures:
 
     def _of_problems(self, measure: MeasureConfig) -> list[Ref]:
         settings, model = measure_config(self.recipe, measure, self.index, self.past), self._model(measure)
-        key = measure.short, model, settings.model_dump_json()
+        key = measure.short, self.start.problems, model, settings.model_dump_json()
         if key not in self.known:
             self.known[key] = self._run(measure, {"problems": [self.start.problems], "policy": [model]}, measure.short)
-        return [self.known[key].ref]
+        return [self.known[key]]
 
     def _of_rows(self, measure: MeasureConfig, plans: Sequence[Ref], made: Sequence[Sampled]) -> list[Ref]:
         found = self._rows.setdefault(measure.short, [])
@@ -63,13 +63,13 @@ class Measures:
             model, purpose = self._model(measure), f"{measure.short}-{len(found) + 1}" if found else measure.short
             inputs = {**tables(new), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
             inputs |= {"sampler": [self.policy]} if model != self.policy else {}
-            found.append(self._run(measure, inputs, purpose).ref)
+            found.append(self._run(measure, inputs, purpose))
             seen |= {each.rollouts for each in new}
         return found
 
-    def _run(self, measure: MeasureConfig, inputs: Mapping[str, list[Ref]], purpose: str) -> Outcome:
+    def _run(self, measure: MeasureConfig, inputs: Mapping[str, list[Ref]], purpose: str) -> Ref:
         settings = measure_config(self.recipe, measure, self.index, self.past)
-        return self.session.stage("measure", settings, inputs, round=self.index, purpose=purpose)
+        return self.session.stage("measure", settings, inputs, round=self.index, purpose=purpose).ref
 
     def _model(self, measure: MeasureConfig) -> Ref:
         """Return the model that a measure asks; a role of the recipe without a policy of its own is the policy."""

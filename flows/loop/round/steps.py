@@ -40,13 +40,15 @@ class Steps:
     past: Past = NOTHING
     hinted: Ref | None = None
     worked: Batch | None = None
-    known: Known = field(default_factory=dict[tuple[str, Ref, str], Outcome])
+    known: Known = field(default_factory=dict[tuple[str, Ref, Ref, str], Ref])
 
     def of_phase(self, place: int, first: int) -> "Steps":
         """The steps of a phase that begins with a round."""
         if not self.recipe.phase:
             return self
-        start = replace(self.start, problems=self.start.phases[place])
+        problems = self.start.phases[place]
+        hints = self.start.hints if problems == self.start.problems else None
+        start = replace(self.start, problems=problems, hints=hints)
         return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
 
     def prepared(self, index: int) -> "Steps":
@@ -151,9 +153,7 @@ class Steps:
         """Return the measures of a round, none of which has run."""
         worked = self.worked
         given = [] if worked is None else [Sampled(GIVEN.name, LEARN, worked.rollouts, [worked.scores], 0)]
-        return Measures(
-            self.session, self.recipe, self.start, policy, memory, index, self.past, given, known=self.known
-        )
+        return Measures(self.session, self.recipe, self.start, policy, memory, index, self.past, given, self.known)
 
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
         """Yield the waves of a round with their numbers from 1: those that no metric has ended."""

@@ -56,6 +56,18 @@ def test_hints_and_difficulty_take_the_place_of_stages_and_rollouts_are_a_round_
     assert str(THEIRS.rollouts[0]) not in stored[2]  # older than two updates
 
 
+def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
+    phases = [{"rounds": 1}, {"rounds": 1, "problems": "bundled:heldout"}]
+    own, other = START.problems, Ref("problems", "c" * 8)
+    plan = recipe([], rounds=2, waves=[{"name": "escalate", "levels": [1]}], phase=phases)
+    for problems, built in (((own, own), 0), ((own, other), 1)):
+        session = Begun([0.5] * 9)
+        train(session, plan, replace(START, hints=HINTS, phases=problems))  # pyright: ignore[reportArgumentType] - has no store
+        assert session.ran.count("hint") == built
+        assert session.given["wave", 1]["hints"] == [str(HINTS)]
+        assert (session.given["wave", 2]["hints"] == [str(HINTS)]) is not bool(built)
+
+
 @pytest.mark.parametrize(
     ("sets", "said"),
     [
@@ -122,6 +134,9 @@ def test_rollouts_that_the_first_round_could_not_take_up_are_refused(tmp_path: P
     *odd, _ = stored(store, first.digest, first.digest, scored=1)
     with pytest.raises(BadInputError, match=r"begin.rollouts: rollout r1 has no score in begin.scores"):
         refuse_unusable(store, *odd, problems, first, 0)
+    judged = store.read(rollouts[0]).append_column("use", pa.array(["judge", None]))
+    with pytest.raises(BadInputError, match=r"begin.rollouts: rollout r0 is of another use than learning"):
+        refuse_unusable(store, [store.put("rollouts", judged)], scores, problems, first, 0)
     hints = store.put("difficulty", pa.table({"problem_id": ["z"], "n": [1], "k": [1]}))
     with pytest.raises(BadInputError, match=r"begin.difficulty: none of the 1 rows of difficulty/"):
         refuse_foreign(store, hints, problems)

@@ -29,6 +29,10 @@ def mine(rows, model, *, layer: int = -1):
 def kept(before, round):
     return {}
 
+@component("shape", needs=("likelihood.logp",))
+def probable(rows):
+    return {}
+
 @component("filter", needs=("FILTERED",))
 def low(rows):
     return None
@@ -45,6 +49,8 @@ class Measured(Rehearsal):
     def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
         outcome = super().stage(name, config, inputs, round=round, **more)
         purpose = more.get("purpose", "train")
+        if purpose == "pairs1":
+            outcome.report["summary"]["uses"] = {"policy": ["judge"]}
         if name == "measure":
             self.calls[purpose, round] = {role: [str(ref) for ref in refs] for role, refs in inputs.items()}
             return replace(outcome, ref=table_of(purpose, round))
@@ -93,6 +99,19 @@ def test_a_frozen_model_measures_the_problems_once_and_the_policy_each_round(tmp
     assert taught.calls["angles", 1]["policy"] == [str(TEACHER)]
 
 
+def test_each_phase_has_its_own_problems_measured(tmp_path: Path) -> None:
+    other = Ref("problems", "c" * 8)
+    phases = [{"rounds": 2}, {"rounds": 1, "problems": "bundled:heldout"}]
+    measure = {"name": "angles", "role": "start"}
+    plan = plan_of(measure, reads=["angles.concentration"], folder=tmp_path, rounds=3, phase=phases)
+    session = Measured([0.5] * 9)
+    train(session, plan, replace(START, phases=(START.problems, other)))  # pyright: ignore[reportArgumentType] - has no store
+    assert {key: call["problems"] for key, call in session.calls.items()} == {
+        ("angles", 1): [str(START.problems)],
+        ("angles", 3): [str(other)],
+    }
+
+
 def test_a_measure_that_nobody_reads_does_not_run(tmp_path: Path) -> None:
     plain = recipe([], rounds=1, measures=["angles", "likelihood"])
     assert not measured(plain).calls
@@ -115,6 +134,16 @@ def test_rollouts_are_measured_when_they_are_read_and_each_once(tmp_path: Path) 
     assert [len(twice.calls[each, 1]["rollouts"]) for each in ("token_entropy", "token_entropy-2")] == [1, 1]
     tables = [str(table_of(each, 1)) for each in ("token_entropy", "token_entropy-2")]
     assert twice.read["wave branch_entropy2", 1] == tables
+
+
+def test_rows_of_other_uses_are_not_measured_and_another_model_knows_the_sampler(tmp_path: Path) -> None:
+    measure = {"name": "likelihood", "role": "start"}
+    shapes = [f"{own(tmp_path, filtered='likelihood.logp')}:probable"]
+    session = measured(recipe([], rounds=2, waves=["pairs"], measures=[measure], update={"shapes": shapes}))
+    calls = [session.calls["likelihood", index] for index in (1, 2)]
+    assert [len(call["rollouts"]) for call in calls] == [1, 1]  # not those of the judge
+    assert [call["policy"] for call in calls] == [[str(START.policy)]] * 2
+    assert [call.get("sampler") for call in calls] == [None, [policy_after(1)]]
 
 
 @pytest.mark.parametrize(
