@@ -26,11 +26,11 @@ def value_gains(rows: BatchRows) -> Mapping[str, Any]:
     start, end, length = by.mean(rows["reward"]), np.nan_to_num(rows["reward"]), rows["length"].astype(np.int64)
     known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
     about, cut, reward = said["about"][known, 0], said["plan.branch_at"][known].astype(np.int64), said["reward"][known]
+    order = np.argsort(about, kind="stable")
+    ends = np.searchsorted(about[order], np.arange(rows.num_rows), side="right")
+    of_rows = np.split(order, ends)[: rows.num_rows]
     return {
-        "credit": [
-            gains(cut[about == row], reward[about == row], start[row], end[row], length[row])
-            for row in range(rows.num_rows)
-        ]
+        "credit": [gains(cut[own], reward[own], start[row], end[row], length[row]) for row, own in enumerate(of_rows)]
     }
 
 

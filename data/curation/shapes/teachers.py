@@ -8,7 +8,6 @@ from annotated_types import Ge
 
 from gradus.components import component
 from gradus.components.rows import Rows
-from gradus.data.arrays import Floats, Ints
 from gradus.data.lake.schema import OWN
 
 
@@ -26,30 +25,15 @@ def ampo(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0, replaced: Annotated[i
         replaced: Rows of a group that are replaced at most.
     """
     own = np.array([each in (None, OWN) for each in rows["origin"]])
-    wrong = own & (rows["correct"] != 1)
-    by = rows.by("group")
-    stuck = by.sum((own & ~wrong).astype(np.float64)) <= solved
-    num = np.minimum(np.minimum(by.sum((~own).astype(np.float64)), by.sum(wrong.astype(np.float64))), replaced)
-    score = np.where(own, np.nan, np.nan_to_num(rows["understood.score"], nan=-np.inf))
-    chosen = stuck & ~own & (_rank(score, by.of, ~own) < num)
-    left = (
-        stuck
-        & wrong
-        & (_rank(np.arange(len(own))[::-1].astype(np.float64), by.of, wrong) >= by.sum(wrong.astype(np.float64)) - num)
-    )
+    wrong, by = own & (rows["correct"] != 1), rows.by("group")
+    num_right, num_wrong, num_given = (by.sum(each.astype(np.float64)) for each in (own & ~wrong, wrong, ~own))
+    num = np.where(num_right <= solved, np.minimum(np.minimum(num_given, num_wrong), replaced), 0)
+    score = np.nan_to_num(rows["understood.score"], nan=-1.0)  # not measured: after those that are
+    chosen = ~own & (by.rank(np.where(own, np.nan, -score)) < num)
+    left = wrong & (by.rank(np.where(wrong, -np.arange(rows.num_rows), np.nan)) < num)
     return {
         "taken": np.where(own, ~left, chosen),
         "reason": np.where(own, "a given row takes its place", "own rows are right, or others are understood better"),
         "reward": np.where(chosen, np.fmax(rows["reward"], 1.0), rows["reward"]),
         "replaced_frac": np.where(own, left, np.nan),
     }
-
-
-def _rank(values: Floats, group: Ints, among: Any) -> Ints:
-    """Return the rank of each row among some rows of its group, the largest value first, (N,); N for the others."""
-    rank = np.full(len(values), len(values))
-    rows = np.flatnonzero(among)
-    order = rows[np.lexsort((rows, -values[rows], group[rows]))]
-    _, first = np.unique(group[order], return_index=True)
-    rank[order] = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    return rank

@@ -1,6 +1,7 @@
 """Waves that continue rollouts of the round: after a phrase, from an uncertain token, or to value a beginning."""
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
@@ -66,19 +67,14 @@ def branch(
         inherits: Loss of the shared beginning in the branches: none, or as of any sampled token.
     """
     place, least = lowest(round.rows["logprobs"])
-    chosen = first_of_groups(round, least, per_group)
-    if not len(chosen):
-        return None
-    return round.plan(
-        parent=chosen,
-        group=round.rows["group"][chosen],
-        branch_at=place[chosen],
+    return branched(
+        round,
+        place,
+        least,
+        per_group,
         inherits=inherits,
         n=n,
-        reason=[
-            f"token {at} had probability {np.exp(low):.3f}"
-            for at, low in zip(place[chosen], least[chosen], strict=True)
-        ],
+        reason=lambda at, low: f"token {at} had probability {np.exp(low):.3f}",
     )
 
 
@@ -103,19 +99,14 @@ def branch_entropy(
     """
     entropies = round.rows["token_entropy.tokens"]
     place, least = lowest(Lists(-entropies.values, entropies.offsets))
-    chosen = first_of_groups(round, least, per_group)
-    if not len(chosen):
-        return None
-    return round.plan(
-        parent=chosen,
-        group=round.rows["group"][chosen],
-        branch_at=place[chosen],
+    return branched(
+        round,
+        place,
+        least,
+        per_group,
         inherits=inherits,
         n=n,
-        reason=[
-            f"token {at} had an entropy of {-low:.3f} nats"
-            for at, low in zip(place[chosen], least[chosen], strict=True)
-        ],
+        reason=lambda at, low: f"token {at} had an entropy of {-low:.3f} nats",
     )
 
 
@@ -168,15 +159,16 @@ def lowest(lists: Lists) -> tuple[Ints, Floats]:
     return place, least
 
 
-def first_of_groups(round: Round, values: Floats, per_group: int) -> Ints:
-    """Return the rows of each group with the smallest finite values, `per_group` at most; none of those that failed."""
-    rows, group = round.rows, round.rows["group"]
-    values = np.where(rows["finish_reason"] == "error", np.inf, values)
-    order = np.lexsort((np.arange(rows.num_rows), values, group))
-    order = order[np.isfinite(values[order])]
-    _, first = np.unique(group[order], return_index=True)
-    rank = np.arange(len(order)) - np.repeat(first, np.diff(np.append(first, len(order))))
-    return np.sort(order[rank < per_group])
+def branched(
+    round: Round, place: Ints, least: Floats, per_group: int, *, reason: Callable[[int, float], str], **columns: Any
+) -> Planned | None:
+    """Plan branches from the places of the rows of each group with the smallest finite values; none of failed rows."""
+    group, values = round.rows["group"], np.where(round.rows["finish_reason"] == "error", np.inf, least)
+    chosen = np.flatnonzero(np.isfinite(values) & (round.rows.by("group").rank(values) < per_group))
+    if not len(chosen):
+        return None
+    reasons = [reason(at, low) for at, low in zip(place[chosen], least[chosen], strict=True)]
+    return round.plan(parent=chosen, group=group[chosen], branch_at=place[chosen], reason=reasons, **columns)
 
 
 def cut_points(logprobs: Floats, below: float, every: int) -> Ints:

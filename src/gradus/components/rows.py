@@ -150,6 +150,14 @@ class Groups:
         np.maximum.at(found, self.of, np.where(np.isnan(values), -np.inf, values))
         return found[self.of]
 
+    def rank(self, values: Floats) -> Ints:
+        """Return the rank within the group, 0 for the smallest value; equal ones by their order, NaN values last."""
+        order = np.lexsort((values, self.of))
+        _, first, size = np.unique(self.of[order], return_index=True, return_counts=True)
+        found = np.empty(len(order), np.int64)
+        found[order] = np.arange(len(order)) - np.repeat(first, size)
+        return found
+
     def pairs(self) -> tuple[Ints, Ints]:
         """Return the numbers of the rows of each pair within a group, (P,) each, the earlier row first."""
         order = np.argsort(self.of, kind="stable")

@@ -1,10 +1,13 @@
 """Candidates: columns of problems, measurements and keys of `extra` as NumPy, and what components declare."""
 
 import json
+import math
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradus.components.description import Component
 from gradus.components.registry import components, function_of
@@ -106,3 +109,11 @@ def test_a_column_that_there_is_not_is_named() -> None:
         Rows({"domain": np.array(["a", "b"]), "rate": np.zeros(3)})
     with pytest.raises(AttributeError, match=r'no attribute passrate: .*such as rows\["pass_rate"\]'):
         _ = pool().passrate
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 2) | st.just(math.nan)), min_size=1, max_size=12))
+def test_a_rank_counts_the_rows_of_the_group_that_come_before(table: list[tuple[int, float]]) -> None:
+    group, values = (np.array(each) for each in zip(*table, strict=True))
+    key = [(math.isnan(value), 0.0 if math.isnan(value) else value, row) for row, value in enumerate(values)]
+    expected = [sum(group[o] == group[r] and key[o] < key[r] for o in range(len(key))) for r in range(len(key))]
+    assert Rows({"group": group}).by("group").rank(values).tolist() == expected
