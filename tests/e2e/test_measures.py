@@ -30,7 +30,12 @@ def probable(rows, *, at_least: float = -0.2):
     """Learn from completions that the model of the measure finds probable."""
     return {"taken": rows["likelihood.logp"] >= at_least, "reason": "improbable"}
 '''
-FIRST = ("measures=[{name='mine.py:surprise', role='start'}]", "curate.rank='mine.py:surprising'", "curate.top=16")
+FIRST = (
+    "measures=[{name='mine.py:surprise', role='start'}]",
+    "curate.rank='mine.py:surprising'",
+    "curate.top=8",
+    "curate.draw=8",
+)
 BOTH = ("measures=[{name='mine.py:surprise', role='start'}, 'likelihood']", *FIRST[1:])
 
 
@@ -48,6 +53,9 @@ def measured(new_program: Callable[..., Program]) -> Program:
     """The tiny recipe with a ranking by a measure of the problems, killed within the measure, and run to its end."""
     program = new_program()
     (program.home / "mine.py").write_text(MINE)
+    for name, num in (("train", 32), ("heldout", 8)):
+        file = program.home / f"{name}.jsonl"
+        file.write_text("".join(line + "\n" for line in file.read_text().splitlines()[:num]))
     command = ("train", str(RECIPE), *words(FIRST), "--run", "ranked")
     code, _, _ = program.run(*command, GRADUS_FAULT="measure:after_pass#1")
     assert code != 0
@@ -79,9 +87,10 @@ def test_the_values_are_those_of_a_plain_forward_pass_and_decide_the_plan(measur
             logits = policy.model(input_ids=torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
         logp = torch.log_softmax(logits.double(), -1)[range(len(answer)), answer]
         assert values[name] == pytest.approx(-float(logp.sum()), abs=1e-3)
-    hardest = sorted(values, key=lambda name: -values[name])[:16]
-    plan = [row for row in measured.rows("plan/*") if not row.get("plan_id") and row["problem_id"] in values]
-    assert {row["problem_id"] for row in plan if row["group_id"].endswith("@r1h0")} <= set(hardest)
+    hardest = sorted(values, key=lambda name: -values[name])[:8]
+    plans = set(measured.outputs("ranked", "curate"))
+    rows = [row for plan in plans for row in measured.rows(str(plan.relative_to(measured.home / "lake")))]
+    assert {row["problem_id"] for row in rows if "by mine.py:surprising" in row["reason"]} == set(hardest)
 
 
 def test_one_measure_more_samples_and_judges_nothing_and_is_asked_again_by_its_name(measured: Program) -> None:
