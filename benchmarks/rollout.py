@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "src"))
 
 from gradus.data.lake.store import Ref, Store  # noqa: E402
-from gradus.data.sources.worked import worked_text  # noqa: E402 - the checkout comes first
+from gradus.data.worked import worked_text  # noqa: E402 - the checkout comes first
 from gradus.models.engines.base import Engine, Finished, OnTokens, Request  # noqa: E402
 from gradus.models.policy import new_policy  # noqa: E402
 from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402

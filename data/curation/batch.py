@@ -222,7 +222,8 @@ def _replaced(rows: pa.Table, group: Ints) -> Ints:
     failed = np.ones(num_groups, dtype=np.bool_)
     failed[group[~wrong]] = False
     level, owner = np.zeros(num_groups, dtype=np.int64), np.zeros(num_groups, dtype=np.int64)
-    level[group], owner[group] = levels, problem
+    np.maximum.at(level, group, levels)  # a given row joins a hinted group without a hint
+    owner[group] = problem
     last: dict[int, int] = {}
     for number in range(num_groups):
         before = last.setdefault(int(owner[number]), number)
@@ -244,10 +245,18 @@ def _joined(rows: pa.Table, group: Ints, dropped: Bools) -> tuple[Ints, Bools]:
     waiting = ~of_policy & nulls(rows.column("group_id"))
     if not waiting.any() or not own.any():
         return group, np.zeros(len(group), dtype=np.bool_)
-    problem, _ = codes(rows.column("problem_id"))
-    order = np.lexsort((group, ints(rows.column("hint_level"))))
-    target = np.full(int(problem.max()) + 1, -1, dtype=np.int64)
+    target = last_groups(codes(rows.column("problem_id"))[0], group, ints(rows.column("hint_level")), own)
+    alone = waiting & (target < 0)
+    return np.where(waiting & ~alone, target, group), alone
+
+
+def last_groups(problem: Ints, group: Ints, level: Ints, own: Bools) -> Ints:
+    """Return the group that rows of another origin join, by the number of each row's problem, (N,); -1 for none.
+
+    It is that of the `own` rows of the highest hint level, the later one of two.
+    """
+    order = np.lexsort((group, level))
+    target = np.full(int(problem.max(initial=-1)) + 1, -1, dtype=np.int64)
     for row in order[own[order]]:
         target[problem[row]] = group[row]
-    alone = waiting & (target[problem] < 0)
-    return np.where(waiting & ~alone, target[problem], group), alone
+    return target[problem]

@@ -1,4 +1,7 @@
-"""Plan rows that build on stored rollouts: `parent` is continued from a token on, `recall` is taken up again."""
+"""Plan rows that build on what is there: `parent` is continued from a token on, `recall` is taken up again.
+
+A row may also be `given` the text of its completion.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +11,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import Bools, Ints, bools, codes, ints, nulls, one_array, pc, positions
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.lake.schema import OWN, PLAN, ROLLOUTS
 
 OF_PARENT = ("branch_at", "inserted", "inherits", "replaces")
 """Columns of a plan that say how a row continues its parent."""
@@ -65,14 +68,22 @@ def named_by(plan: pa.Table) -> pa.Array:
 
 
 def refuse_odd_stored(plan: pa.Table) -> None:
-    """Raise BadInputError naming the first row of a plan that contradicts itself in how it builds on a rollout."""
-    parent, recall = (~nulls(PLAN.column(plan, name)) for name in ("parent", "recall"))
+    """Raise BadInputError naming the first row that contradicts itself in the rollout or the text that it builds on."""
+    parent, recall, given = (~nulls(PLAN.column(plan, name)) for name in ("parent", "recall", "given"))
+    own = bools(pc.equal(pc.coalesce(one_array(PLAN.column(plan, "origin")).cast(pa.string()), OWN), OWN))
     of_parent = np.logical_or.reduce([~nulls(PLAN.column(plan, name)) for name in OF_PARENT])
     inherits = one_array(PLAN.column(plan, "inherits"))
     known = bools(pc.is_in(inherits, value_set=pa.array(INHERITS))) | nulls(inherits)
     for bad, what, hint in (
         (parent & recall, "continues one rollout and takes up another again", "set parent or recall, not both"),
         (recall & (ints(plan.column("n")) != 1), "takes up a stored rollout again more than once", "set n = 1"),
+        (given & (parent | recall), "is given a text and builds on a rollout", "set given, parent or recall"),
+        (given & (ints(plan.column("n")) != 1), "is given a text more than once", "set n = 1"),
+        (
+            given & own,
+            f"is given a text of the origin {OWN}",
+            "set origin, such as expert: the policy did not write it",
+        ),
         (of_parent & ~parent, f"sets one of {', '.join(OF_PARENT)} without a parent", "set parent, or leave it out"),
         (~known, "inherits neither as context nor as trained", f"set inherits to {' or '.join(INHERITS)}"),
     ):

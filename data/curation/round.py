@@ -33,13 +33,13 @@ from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN,
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
-ABOUT, MESSAGES = "about", "messages"
+ABOUT, MESSAGES, GIVEN = "about", "messages", "given"
 _PAIR = 2
 """Width of `about` without rows, so that a first and a second can be read of none, too."""
 _SAMPLED = ("n", "temperature", "top_p", "top_k", "max_tokens")
 PLANNED = (
     *_SAMPLED,
-    *(MESSAGES, "hint_level", "hint_text", "reason", "role", "use", "origin", "trained_prompt"),
+    *(MESSAGES, GIVEN, "source", "hint_level", "hint_text", "reason", "role", "use", "origin", "trained_prompt"),
     *OF_PARENT,
 )
 """Columns of a plan that a wave may set as they are."""
@@ -151,6 +151,8 @@ class Round:
     """Draw some of the candidates as the recipe draws the problems of a round."""
     earlier: RoundRows | None = None
     """Rollouts of earlier rounds."""
+    traces: pa.Table | None = None
+    """(T,): problem_id, text and source of the wave's file (`traces`), those of the problems that the round has."""
 
     @property
     def is_first(self) -> Bools:
@@ -215,8 +217,8 @@ class Round:
             columns: One value, or one for each plan row: those of `PLANNED`; `group`, the number of the group that the
                 rollouts join (-1: one of their own); `together`, the same number in rows that form one new group;
                 `about`, the numbers of the rows that they say something of, one or several each. Any other is stored
-                with the plan, and read as `plan.NAME`. With `messages` (texts are those of the user) no hint is
-                inherited.
+                with the plan, and read as `plan.NAME`. With `messages` (texts are those of the user), and with the text
+                of a completion that is `given`, no hint is inherited. A given text needs an `origin`.
         """
         named = {name: value for name, value in (("parent", parent), ("recall", recall)) if value is not None}
         if problems is not None and like is None:
@@ -225,12 +227,13 @@ class Round:
         elif like is not None and problems is None:
             places = _numbers(like, self.rows.num_rows)
             problem_id = self.rows.table.column("problem_id").take(pa.array(places))
-            shown = () if MESSAGES in columns else ("hint_level", "hint_text")
+            shown = () if {MESSAGES, GIVEN} & {*columns} else ("hint_level", "hint_text")
             columns = {**{name: self.rows.table.column(name).take(pa.array(places)) for name in shown}, **columns}
         elif named and like is None:
             problem_id, columns = self._of_stored(named, columns)
         else:
             raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
+        columns = {**({"n": 1} if GIVEN in columns else {}), **columns}
         found = {name: self._column(name, value, len(problem_id)) for name, value in columns.items()}
         for name, value in named.items():
             found |= self._naming(name, value, found, len(problem_id))

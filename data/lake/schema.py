@@ -50,6 +50,7 @@ _OF_WAVES = (
     Column("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids", sparse=True),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
+_SOURCE = Column("source", _TEXT, "who wrote a text that was given, as its file says", sparse=True)
 _OF_STORED = (
     Column("parent", _TEXT, "rollout_id of the rollout that it continues", sparse=True),
     Column("replaces", _BOOL, "true: its parent is left out of what is learned from", sparse=True),
@@ -118,6 +119,8 @@ PLAN = TableSchema(
             sparse=True,
         ),
         Column("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context", sparse=True),
+        Column("given", _TEXT, "the completion, which is there already and which nobody samples", sparse=True),
+        _SOURCE,
         Column("origin", _TEXT, "what its rows are called by terms of the objective; null: own", sparse=True),
         Column(
             "trained_prompt",
@@ -181,6 +184,7 @@ ROLLOUTS = TableSchema(
         ),
         *_OF_WAVES,
         *_OF_STORED,
+        _SOURCE,
     ),
 )
 SCORES = TableSchema(

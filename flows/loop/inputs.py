@@ -14,8 +14,10 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
+from gradus.flows.recipe.checking import GIVEN
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import section, stage_config
+from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
@@ -23,6 +25,7 @@ from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
 from gradus.tasks.artifacts.tracker_rows import start_ref
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
@@ -46,7 +49,8 @@ def as_run(recipe: Recipe) -> Recipe:
 def _named_files(recipe: Recipe) -> list[str]:
     starts = (tracker.start for tracker in recipe.trackers if tracker.start)
     begun = (text for texts in recipe.begin.named.values() for text in texts)
-    return [*recipe.all_problems, *(suite.problems for suite in recipe.evaluate.suites), *starts, *begun]
+    given = dict.fromkeys(wave.traces for each in of_each_phase(recipe) for wave in each.all_waves if wave.traces)
+    return [*recipe.all_problems, *(suite.problems for suite in recipe.evaluate.suites), *starts, *begun, *given]
 
 
 def run_name(recipe: Recipe) -> str:
@@ -111,13 +115,29 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     for drawn in trained:
         _refuse_long(session, recipe, policy, drawn, suites)
     found = (shared_problems(session.store, drawn, ref, name) for drawn in trained for name, ref in suites.items())
-    remarks = tuple(filter(None, found))
+    traces, left_out = _texts(session.store, recipe, trained)
+    remarks = (*filter(None, found), *left_out)
     for text in remarks:
         session.say(f"note: {text}")
     trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
     phases = tuple(ingested[text] for text in recipe.all_problems) if recipe.phase else ()
-    start = Beginning(policy, problems, suites, teacher, remarks, trackers, roles, phases=phases)
+    start = Beginning(policy, problems, suites, teacher, remarks, trackers, roles, traces=traces, phases=phases)
     return _of_an_earlier_run(session.store, recipe, start)
+
+
+def _texts(store: Store, recipe: Recipe, problems: Sequence[Ref]) -> tuple[dict[str, Ref], list[str]]:
+    """Return the texts of each file that a wave plans, and remarks on rows that are left out.
+
+    BadInputError if a wave has nothing to plan for any problem.
+    """
+    traces, remarks = dict[str, Ref](), list[str]()
+    for wave in (wave for each in of_each_phase(recipe) for wave in each.all_waves):
+        if wave.traces and wave.traces not in traces:
+            traces[wave.traces], left_out = traces_ref(store, wave.traces, problems)
+            remarks += left_out
+        elif not wave.traces and wave.name in GIVEN:
+            refuse_unsolved(store, problems)
+    return traces, remarks
 
 
 def _of_an_earlier_run(store: Store, recipe: Recipe, start: Beginning) -> Beginning:

@@ -87,11 +87,11 @@ class _Training:
         return replace(self._steps, recipe=plain).evaluate(suite, policy, index, baseline)
 
     def _in(self, index: int) -> Steps:
-        """The steps of a round, with the settings, problems, hints and worked solutions of its phase."""
+        """The steps of a round, with the settings, problems and hints of its phase."""
         recipe, past = self._steps.recipe, self._steps.past
         place, first = phase_of(recipe, index, past) or (len(recipe.phase) - 1, index)
         if place not in self._phases:
-            self._phases[place] = self._steps.of_phase(place, first).prepared(first if place else 0)
+            self._phases[place] = self._steps.of_phase(place, first)
             if place:
                 self._remarks.append(f"phase {place + 1} of {len(recipe.phase)} began with round {first}")
                 self._steps.session.say(self._remarks[-1])

@@ -39,6 +39,8 @@ from gradus.tasks.preflight.abilities import check_learning, check_length
 from gradus.tasks.preflight.checks import check_components, check_input, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
 
+GIVEN = ("given", "given_unsolved")
+"""Waves whose texts need a loss of their origin."""
 _A_WAVE = "add a wave that does, such as escalate or replay, or leave it out"
 
 
@@ -252,7 +254,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
         if recipe.rounds:
             update = stage_config(recipe, "update", index, learning)
             check_learning(rollout, update)
-            _check_given(recipe, update)
+            _check_given(recipe, update, index)
     for each in filter(lambda sampling: sampling.is_tokenised, samplings(recipe)):
         max_tokens, rollout = each.sample.max_tokens, each.rollout
         check_length(lake, recipe.policy, max_tokens, f"{each.setting}.max_tokens")
@@ -265,19 +267,21 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             )
 
 
-def _check_given(recipe: Recipe, update: UpdateConfig) -> None:
-    """Raise UsageError if an update lacks a loss for the rows that it is given."""
-    if recipe.given is None:
-        return
-    given = stage_config(recipe, "given", 0, recipe.given)
-    if given.rows and not Path(given.rows).is_file():
-        raise UsageError(f"given.rows: there is no file {given.rows}", hint="give a .jsonl or .parquet file of traces")
-    origin = given.origin
-    if not update.terms and origin not in [each.origin for each in update.origin_losses]:
-        raise UsageError(
-            f"update.origin_losses has no loss for given rows, whose origin is {origin}",
-            hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
-        )
+def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
+    """Refuse files of texts that are not there or that nobody reads, and texts for which an update lacks a loss."""
+    for wave in recipe.all_waves:
+        setting = "given.rows" if recipe.given and wave.name == "given" else f"{wave.short}.traces"
+        if wave.traces and not wave.reads_traces:
+            raise UsageError(f"{setting}: the wave {wave.label} plans no texts of a file", hint="leave it out")
+        if wave.traces and not Path(wave.traces).is_file():
+            what = f"{setting}: there is no file {shortened(wave.traces)}"
+            raise UsageError(what, hint="give a .jsonl or .parquet file of traces")
+        origin = wave_config(recipe, wave, index).wave.settings.get("origin") if wave.name in GIVEN else None
+        if origin and not update.terms and origin not in [each.origin for each in update.origin_losses]:
+            raise UsageError(
+                f"update.origin_losses has no loss for given rows, whose origin is {origin}",
+                hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
+            )
 
 
 def _changed(recipe: Recipe, *stages: str) -> list[int]:

@@ -15,7 +15,8 @@ from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, Trac
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import shortened
-from gradus.data.lake.schema import NO_TRACKER
+from gradus.data.lake.schema import NO_TRACKER, OWN
+from gradus.data.worked import AS_IT_STANDS
 from gradus.flows.recipe.course.phases import Phase, with_rounds
 from gradus.flows.recipe.course.schedules import lifted
 from gradus.flows.recipe.guards import Guard, Override
@@ -30,7 +31,7 @@ from gradus.tasks.config.curation import (
 )
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.keep import KeepConfig
-from gradus.tasks.config.learning import GivenConfig, UpdateConfig
+from gradus.tasks.config.learning import UpdateConfig, refuse_without_solution
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.waves import RoleConfig
@@ -57,6 +58,39 @@ class BeginConfig(Config):
         """Return the artifacts and files that it names, by table."""
         hints, difficulty = ((text,) if text else () for text in (self.hints, self.difficulty))
         return {"difficulty": difficulty, "hints": hints, "rollouts": self.rollouts, "scores": self.scores}
+
+
+class GivenConfig(Config):
+    """Texts beside the policy's own rollouts of each problem: worked solutions, or rows of a file."""
+
+    origin: str = Field(default="expert", min_length=1)
+    """Origin of the rows; update.origin_losses names the loss that they take."""
+    rows: str = Field(default="", exclude_if=empty)
+    """A JSONL or Parquet file of traces in place of the solutions, several a problem: problem (id or question), text,
+    and source, which is kept. They are judged and trained on as they stand."""
+    template: str = AS_IT_STANDS
+    """Target made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
+    such as "{solution}\\n#### {answer}" appends to right and wrong solutions alike."""
+
+    _places_the_solution = field_validator("template")(refuse_without_solution)
+
+    @field_validator("origin")
+    @classmethod
+    def _is_not_the_policy(cls, origin: str) -> str:
+        if origin == OWN:
+            raise ValueError(f"{OWN!r} is the origin of what the policy itself writes")
+        return origin
+
+    @model_validator(mode="after")
+    def _leaves_traces_as_they_are(self) -> "GivenConfig":
+        if self.rows and self.template != AS_IT_STANDS:
+            raise ValueError("template is for worked solutions: the rows of a file are trained on as they stand")
+        return self
+
+    @property
+    def wave(self) -> dict[str, str]:
+        """Return the wave that it spells."""
+        return {"name": "given", "origin": self.origin, "template": self.template, "traces": self.rows}
 
 
 class Recipe(Config):
@@ -99,7 +133,8 @@ class Recipe(Config):
     roles: dict[str, RoleConfig] = Field(default_factory=dict, exclude_if=empty)
     """Models that sample the rows of a wave which name them as their role, by name."""
     given: GivenConfig | None = Field(default=None, exclude_if=unset)
-    """Worked solutions of the training problems, as rows of every update; none trains on the policy's own alone."""
+    """Worked solutions of a round's problems, or texts of a file, which the wave `given` adds to their groups after all
+    other waves; none trains on the policy's own rows alone."""
     difficulty: DifficultyConfig = Field(default_factory=DifficultyConfig)
     """Update of the difficulty table from round to round."""
     update: UpdateConfig = Field(default_factory=UpdateConfig)
@@ -140,9 +175,12 @@ class Recipe(Config):
 
     @property
     def all_waves(self) -> tuple[WaveConfig, ...]:
-        """The waves of a round in their order: the levels of `escalate`, then `waves`."""
+        """The waves of a round in their order: the levels of `escalate`, `waves`, then the texts of `given`."""
         levels = {"name": "escalate", "levels": self.escalate, "times": len(self.escalate)}
-        return (*([WaveConfig.model_validate(levels)] if self.escalate else []), *self.waves)
+        first = [levels] if self.escalate else []
+        last = [] if self.given is None else [self.given.wave]
+        first, last = ([WaveConfig.model_validate(each) for each in bodies] for bodies in (first, last))
+        return (*first, *self.waves, *last)
 
     @property
     def keepers(self) -> tuple[Chosen, ...]:
@@ -192,10 +230,11 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _has_each_wave_once(self) -> "Recipe":
         named = [wave.short for wave in self.all_waves]
-        if taken := next((n for n in named if n.startswith("eval") or n in ("train", "profile", "given", *STAGES)), ""):
+        if taken := next((n for n in named if n.startswith("eval") or n in ("train", "profile", *STAGES)), ""):
             raise ValueError(f"a wave cannot be called {taken}, which names other stages of a run; rename the function")
         if twice := next((name for name in named if named.count(name) > 1), ""):
-            also = ": once by `escalate`, once in `waves`; set escalate = []" if twice == "escalate" else ""
+            spelt = {"escalate": "set escalate = []", "given": "leave one out"}
+            also = f": once by `{twice}`, once in `waves`; {spelt[twice]}" if twice in spelt else ""
             raise ValueError(f"the wave {twice} stands twice, and overrides could not tell which{also}")
         return self
 

@@ -138,12 +138,11 @@ def _refuse_unjudged(recipe: Recipe) -> None:
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
     """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
-    given = ("given",) if recipe.given is not None else ()
     waves = {wave.short: wave for wave in recipe.all_waves}
     trackers = {tracker.short: tracker for tracker in recipe.trackers}
     measures = {measure.short: measure for measure in recipe.measures}
     named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
-    before = ("ingest", "hint", *given, "curate", "rollout", "score", *waves)
+    before = ("ingest", "hint", "curate", "rollout", "score", *waves)
     ours = (*before, *named, "difficulty", *trackers, *measures, "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:

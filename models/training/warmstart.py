@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import PreTrainedModel
 
+from gradus.models.policy import PromptSide
 from gradus.models.training.settings import FinetuneConfig, learning_rate
 
 NUM_BUCKETS = 4
@@ -27,6 +28,13 @@ class Example:
 
     prompt: tuple[int, ...]
     completion: tuple[int, ...]
+
+
+def example_of(side: PromptSide, prompt: Sequence[int], text: str) -> Example | None:
+    """Return a prompt and a text with the end token behind it; None if the policy's context is too short for both."""
+    completion = side.tokenizer(text, add_special_tokens=False)["input_ids"]
+    fits = len(prompt) + len(completion) < side.context_tokens
+    return Example(tuple(prompt), (*completion, side.end_tokens[0])) if fits else None
 
 
 def finetune(

@@ -20,9 +20,9 @@ from gradus.components.chosen import (
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
 from gradus.components.stage import CHECKPOINTS, Role, Stage
 from gradus.data.lake.schema import OWN
-from gradus.data.sources.worked import AS_IT_STANDS
+from gradus.data.worked import AS_IT_STANDS
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
-from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, PromptConfig, worked_columns
+from gradus.tasks.config.prompts import POLICY, PROBLEMS, PromptConfig, worked_columns
 from gradus.tasks.config.shaping import ShapingConfig, is_carried
 
 TEACHER_TOP_K = 32
@@ -300,38 +300,6 @@ class WarmstartConfig(FinetuneConfig):
         return self
 
 
-class GivenConfig(Config):
-    """Worked solutions of the training problems, or rows of a file, that every update learns from, too."""
-
-    origin: str = Field(default="expert", min_length=1)
-    """Origin of the rows; update.origin_losses names the loss that they take."""
-    rows: str = Field(default="", exclude_if=empty)
-    """A JSONL or Parquet file of traces in place of the solutions, several a problem: problem (id or question), text,
-    and source, which is kept. They are judged and trained on as they stand."""
-    rows_sha256: str = Field(default="", exclude_if=empty)
-    """Digest of that file, filled in when the stage runs, so that changed content is a changed identity."""
-    template: str = AS_IT_STANDS
-    """Target made of a solution: {solution} is trained on as it stands; {answer} is the gold answer, which a template
-    such as "{solution}\\n#### {answer}" appends to right and wrong solutions alike."""
-    prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
-    """Prompt of a problem; in a recipe that of the rollouts."""
-
-    _places_the_solution = field_validator("template")(refuse_without_solution)
-
-    @field_validator("origin")
-    @classmethod
-    def _is_not_the_policy(cls, origin: str) -> str:
-        if origin == OWN:
-            raise ValueError(f"{OWN!r} is the origin of what the policy itself writes")
-        return origin
-
-    @model_validator(mode="after")
-    def _leaves_traces_as_they_are(self) -> "GivenConfig":
-        if self.rows and self.template != AS_IT_STANDS:
-            raise ValueError("template is for worked solutions: the rows of a file are trained on as they stand")
-        return self
-
-
 def _reads(config: UpdateConfig) -> dict[str, tuple[str, ...]]:
     """The columns of scores that an update reads."""
     return {"scores": tuple(dict.fromkeys((*SCORE_COLUMNS, *config.shaping.reads["scores"])))}
@@ -370,16 +338,4 @@ WARMSTART = Stage(
     reads=lambda settings: {"problems": worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.warmstart:run",
-)
-GIVEN = Stage(
-    "given",
-    "Make rows to learn from of worked solutions, or of a file.",
-    version=2,
-    makes="rollouts",
-    settings=GivenConfig,
-    draws=False,
-    verb=False,
-    reads=lambda settings: {"problems": PROMPT_COLUMNS if settings.rows else worked_columns(settings.template)},
-    worker="policy",
-    run="gradus.tasks.stages.given:run",
 )

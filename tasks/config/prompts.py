@@ -6,7 +6,7 @@ from pydantic import Field, field_validator
 
 from gradus.components.settings import Config, empty
 from gradus.components.stage import CHECKPOINTS, Role, Short
-from gradus.data.sources.worked import needs_answer
+from gradus.data.worked import needs_answer
 from gradus.models.templates import PromptStyle, system_problem, template_problem
 
 PROBLEMS = Role("problems", "problems: a file, an artifact, bundled:train or bundled:heldout")

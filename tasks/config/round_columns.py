@@ -61,4 +61,4 @@ def _columns(
 def of_problem(need: str) -> str:
     """Return the column of problems that a need is read from."""
     name = need.removeprefix(OF_PROBLEM)
-    return name if need == name or name in PROBLEMS.arrow.names else "extra"
+    return name if need == name or name in PROBLEMS.names else "extra"

@@ -16,7 +16,6 @@ from gradus.components.user_modules import modules_of
 from gradus.data.errors import UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.data.records import JsonObject
-from gradus.tasks.config.learning import GivenConfig
 from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.identity.versions import distributions_of, library_versions
@@ -29,8 +28,6 @@ def pinned(config: Config, *, renew: bool = False) -> Config:
 
     A digest that is there already stays, so that a run keeps to what it began with, unless they shall be renewed.
     """
-    if isinstance(config, GivenConfig) and config.rows and (renew or not config.rows_sha256):
-        return config.model_copy(update={"rows_sha256": content_sha256(Path(config.rows))})
 
     def value_of(value: object) -> object:
         if isinstance(value, tuple):

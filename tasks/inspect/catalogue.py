@@ -35,7 +35,7 @@ ENGINES = {
 }
 REQUIRED = "required"
 
-_FILLED_IN = frozenset({"source_sha256", "modules", "libraries", "rows_sha256"})
+_FILLED_IN = frozenset({"source_sha256", "modules", "libraries"})
 _TESTS = Path(gradus.__file__).parents[2] / "tests"
 _TEST = re.compile(r"^def (test_\w+)\(.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}

@@ -3,7 +3,7 @@
 remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -40,7 +40,8 @@ def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
     skipped = [index for index, found in updates.items() if found.get("skipped_updates")]
     of_stages = [text for row, found in summaries for text in remarks_of(row["stage"], row["purpose"], found)]
     of_updates = [*skipped_rounds(skipped, len(updates)), *_replaced_groups(list(updates.values()))]
-    return [*_shared(store, summaries), *dict.fromkeys(of_stages), *of_updates]
+    of_texts = _refused_texts([found for row, found in summaries if row["stage"] == "rollout"])
+    return [*_shared(store, summaries), *dict.fromkeys(of_stages), *of_texts, *of_updates]
 
 
 def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> Iterator[str]:
@@ -98,7 +99,7 @@ def _texts(problems: pa.Table) -> Column:
 
 def remarks_of(stage: str, purpose: str, summary: Summary) -> list[str]:
     """Return the remarks on one stage by what it counted; an empty purpose is that of a verb alone."""
-    if stage in ("ingest", "given"):
+    if stage == "ingest":
         return _refused_rows(purpose, summary)
     if stage == "difficulty" and summary.get("rollouts") and not summary.get("judged", 1):
         rows = summary.get("rows", 0)
@@ -125,13 +126,20 @@ def _replaced_groups(updates: Sequence[Summary]) -> list[str]:
     return [f"{text} (update.drop_replaced_groups)"]
 
 
+def _refused_texts(rollouts: Sequence[Summary]) -> list[str]:
+    """Remark on the given texts of all rounds that did not fit."""
+    reasons = Counter(reason for each in rollouts for reason in Counter(each.get("refused", {})).elements())
+    examples = [text for each in rollouts for text in each.get("examples", ())]
+    return [f"{count} given texts are left out: {reason} (first {examples[0]})" for reason, count in reasons.items()]
+
+
 def _refused_rows(purpose: str, summary: Summary) -> list[str]:
     """Remark on the rows of a file that are not used."""
     refused = summary.get("refused", {})
     num_refused = sum(refused.values())
     if not num_refused:
         return []
-    what = {"": "problems", "train": "training problems", "given": "given rows"}.get(purpose, f"problems of {purpose}")
+    what = {"": "problems", "train": "training problems"}.get(purpose, f"problems of {purpose}")
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
     first = next(iter(summary.get("examples", ())), "")
     again = any("duplicate" in reason for reason in refused)

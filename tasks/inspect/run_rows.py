@@ -32,7 +32,7 @@ Row = tuple[Any, ...]
 
 COLUMNS = {
     "round": "round of the training; 0 before it",
-    "purpose": "train, a wave (refill1), profile, eval, eval-SUITE, given, or the verb",
+    "purpose": "train, a wave (refill1), profile, eval, eval-SUITE, or the verb",
     "problem_id": "the problem",
     "domain": "its domain",
     "group_id": "rollouts compared with each other",
@@ -46,7 +46,8 @@ COLUMNS = {
     "advantage": "mean over its tokens, where an update of its round took it",
     "weight": "mean factor of its tokens' losses in that update",
     "mismatch": "mean |trainer's - sampler's log-prob|, nats",
-    "bare": "true if it answers the problem's own prompt from its start: no hint, judge, parent or replay",
+    "bare": "true if it is the policy's answer to the problem's own prompt: no hint, judge, parent, replay, given text",
+    "origin": "who wrote it: expert, teacher ...; null: the policy",
     "use": "purpose of a row that is not learned from: judge, critique ...; null: learn",
     "change": "its problem's pass rate without hints, last round less first",
     "rollout_id": "the rollout, unique in the lake",
@@ -63,10 +64,11 @@ found as materialized (
     select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
         s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
         took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
-        s.hint_level = 0 and s.purpose <> 'given' and coalesce(s.use, s.parent, s.recall) is null as bare, s.use,
+        s.hint_level = 0 and coalesce(s.origin, 'own') = 'own' and coalesce(s.use, s.parent, s.recall) is null as bare,
+        s.origin, s.use,
         s.purpose like 'eval%' as held_out
     from samples s left join took on took.rollout_id = s.rollout_id and took.round = s.round
-        and s.purpose not in ('profile', 'given') and s.purpose not like 'eval%'
+        and s.purpose <> 'profile' and s.purpose not like 'eval%'
 ),
 rates as (
     select problem_id, held_out, round, avg(correct::int) as rate from found where bare group by all

@@ -30,7 +30,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     if isinstance(chosen, TrackerConfig | MeasureConfig):
         _check_keeper(chosen, RoundRows.known)
     elif chosen.kind == "wave":
-        known = ["hint", "stored", *known]
+        known = ["hint", "stored", "traces", *known]
     named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in component.needs or ()]
     needs = [need for need in named if need not in tracked]
     if isinstance(chosen, MeasureConfig) and (alone := next(filter(is_tracked, needs), "")):

@@ -72,6 +72,7 @@ class Summary(TypedDict, total=False):
     groups: int
     uses: dict[str, list[str]]
     tokens: int
+    given_tokens: int
     tokens_generated: int
     tokens_trained: int
     updates: int

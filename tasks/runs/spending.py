@@ -21,8 +21,11 @@ def is_evaluation(purpose: str) -> bool:
 
 
 def sampled_tokens(stage: str, summary: Summary) -> int:
-    """Return the completion tokens of a stage by its report: those of a rollout, whatever became of them."""
-    return int(summary.get("tokens", 0)) if stage == "rollout" else 0
+    """Return the completion tokens of a stage by its report: those of a rollout, whatever became of them.
+
+    Texts that were given are not among them.
+    """
+    return int(summary.get("tokens", 0) - summary.get("given_tokens", 0)) if stage == "rollout" else 0
 
 
 @dataclass(frozen=True)

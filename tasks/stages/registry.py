@@ -18,7 +18,7 @@ from gradus.data.nearest import did_you_mean
 from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
 from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.ingest import INGEST
-from gradus.tasks.config.learning import GIVEN, UPDATE, WARMSTART
+from gradus.tasks.config.learning import UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.shaping import SHAPE
@@ -28,7 +28,7 @@ from gradus.tasks.config.waves import WAVE
 STAGES = {
     each.name: each
     for each in (
-        *(INGEST, CURATE, HINT, WAVE, ROLLOUT, GIVEN, SCORE, DIFFICULTY, TRACKER, MEASURE),
+        *(INGEST, CURATE, HINT, WAVE, ROLLOUT, SCORE, DIFFICULTY, TRACKER, MEASURE),
         *(SHAPE, UPDATE, WARMSTART, EVALUATE),
     )
 }

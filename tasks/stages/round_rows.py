@@ -15,7 +15,7 @@ from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.lineage import lineage
-from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
+from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS
 from gradus.data.table_rows import TableRows
 from gradus.tasks.config.round_columns import tracked_columns
 from gradus.tasks.stages.context import StageContext
@@ -55,6 +55,9 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
     table = _beside(table, scores, at)
     if ctx.inputs.get("problems"):
         problems = ctx.table("problems", reads["problems"])
+        for name in PROBLEMS.names:
+            if name in reads["problems"] and name not in problems.column_names:  # a sparse one
+                problems = problems.append_column(name, PROBLEMS.column(problems, name))
         at = positions(table.column("problem_id"), problems.column("problem_id"))
         table = _beside(table, problems, at, OF_PROBLEM)
     if not ctx.inputs.get("plan"):

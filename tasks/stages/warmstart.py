@@ -9,13 +9,13 @@ from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.whole_files import disk_errors
 from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
-from gradus.data.sources.worked import needs_answer, worked_text
+from gradus.data.worked import needs_answer, worked_text
 from gradus.models.policy import Policy, new_policy, prompt_tokens
 from gradus.models.rendering import Asked, PromptError, prompt_texts
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import write_policy
-from gradus.models.training.warmstart import Example, finetune
+from gradus.models.training.warmstart import Example, example_of, finetune
 from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error, place
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.config.learning import WarmstartConfig
@@ -51,32 +51,18 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
 
 
 def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> list[Example]:
-    """Prompt and worked solution of every usable problem, as tokens."""
-    return list(worked_solutions(ctx, policy, style, template).values())
-
-
-def worked_solutions(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> dict[str, Example]:
-    """Prompt and worked solution by problem id; BadInputError if no problem has one that fits the policy."""
-    given = [
+    """Prompt and worked solution of every usable problem, as tokens; BadInputError if no problem has one that fits."""
+    solved = [
         (row, worked_text(template, row["solution"], row.get("answer_given") or row.get("answer")))
         for row in ctx.table("problems", worked_columns(template)).to_pylist()
         if row["solution"] is not None and (not needs_answer(template) or row["answer"] is not None)
     ]
-    found = fitting(policy, given, style)
-    examples = {row["problem_id"]: each for (row, _), each in zip(given, found, strict=True) if each is not None}
+    prompts = _prompts(policy, [row for row, _ in solved], style)
+    found = (example_of(policy.prompt_side, prompt, text) for (_, text), prompt in zip(solved, prompts, strict=True))
+    examples = [each for each in found if each is not None]
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
     return examples
-
-
-def fitting(policy: Policy, given: Sequence[tuple[Problem, str]], style: PromptStyle) -> list[Example | None]:
-    """Problems with completions as prompts and completions of tokens; None if the policy's context is too short."""
-    found: list[Example | None] = []
-    for (_, text), prompt in zip(given, _prompts(policy, [row for row, _ in given], style), strict=True):
-        completion = policy.tokenizer(text, add_special_tokens=False)["input_ids"]
-        fits = len(prompt) + len(completion) < policy.prompt_side.context_tokens
-        found.append(Example(tuple(prompt), (*completion, policy.end_tokens[0])) if fits else None)
-    return found
 
 
 def _prompts(policy: Policy, rows: Sequence[Problem], style: PromptStyle) -> list[list[int]]:

@@ -2,8 +2,8 @@
 
 Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
 tokens the filter prompt_tokens counts; for a wave that reads stored rollouts those of earlier rounds with their scores,
-and the policy that samples (`sampler`), from which their age is counted. An empty plan is a good result: the wave has
-nothing more to ask.
+and the policy that samples (`sampler`), from which their age is counted; for one with a file of texts these (`traces`).
+An empty plan is a good result: the wave has nothing more to ask.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
 from gradus.data.curation.round import Planned, Round, WaveError
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN
+from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
@@ -54,6 +54,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         ctx.table("hints") if ctx.inputs.get("hints") else None,
         drawn,
         stored_rows(ctx, config.max_age).reading(None, name) if config.wave.reads_stored else None,
+        _traces(ctx, rows.table),
     )
     ctx.beat(0.5, f"{rows.num_rows} rollouts in {len(groups)} groups")
     try:
@@ -77,6 +78,16 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         },
         samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
     )
+
+
+def _traces(ctx: StageContext, rows: pa.Table) -> pa.Table | None:
+    """Return problem_id, text and source of the texts that are given for the problems of some rows."""
+    if not (refs := ctx.inputs.get("traces", ())):
+        return None
+    names, columns = pc.unique(rows.column("problem_id")), ("problem_id", "completion", "source")
+    found = ctx.store.rows_with(refs[0], "problem_id", names, columns)
+    source = ROLLOUTS.column(found, "source")
+    return pa.table({"problem_id": found["problem_id"], "text": found["completion"], "source": source})
 
 
 def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wave: int, call: int) -> pa.Table:

@@ -19,7 +19,7 @@ MAX_ON_RUN = 60
 EVERY_STAGE = "every stage"
 REPORTER = "the reporter"
 
-Kind = Literal["train", "eval", "suite", "profile", "wave", "given"]
+Kind = Literal["train", "eval", "suite", "profile", "wave"]
 """Purpose of a stage: a round's own training, the first suite, a further one, profiling, a wave or tracker, …"""
 
 _NO_KINDS: tuple[Kind, ...] = ()

@@ -124,8 +124,6 @@ def kind_of(purpose: str, name: str) -> Kind:
             return "eval"
         case ("profile", _, _):
             return "profile"
-        case ("given", _, _):
-            return "given"
         case ("train" | "", _, _):
             return "eval" if name.startswith("eval/") else "train"
         case _:

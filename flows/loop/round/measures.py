@@ -30,8 +30,6 @@ class Measures:
     """As it was before the round."""
     index: int
     past: Past
-    given: Sequence[Sampled]
-    """Rows that an update is given, measured with the first rollouts."""
     known: Known
     _rows: dict[str, list[Ref]] = field(default_factory=dict[str, list[Ref]])
     _seen: dict[str, set[Ref]] = field(default_factory=dict[str, set[Ref]])
@@ -58,8 +56,8 @@ class Measures:
     def _of_rows(self, measure: MeasureConfig, plans: Sequence[Ref], made: Sequence[Sampled]) -> list[Ref]:
         found = self._rows.setdefault(measure.short, [])
         seen = self._seen.setdefault(measure.short, set())
-        new = [each for each in (*self.given, *made) if each.use == LEARN and each.rollouts not in seen]
-        if any(each in made for each in new):
+        new = [each for each in made if each.use == LEARN and each.rollouts not in seen]
+        if new:
             model, purpose = self._model(measure), f"{measure.short}-{len(found) + 1}" if found else measure.short
             inputs = {**tables(new), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
             inputs |= {"sampler": [self.policy]} if model != self.policy else {}

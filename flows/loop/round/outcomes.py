@@ -57,6 +57,8 @@ class Beginning:
     """Hints to use in place of building them."""
     earlier: Rounds = ()
     """Rollouts of an earlier run that waves may take up again."""
+    traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """Texts of each file that a wave plans, by its path."""
     phases: tuple[Ref, ...] = ()
     """Problems of each phase; those of the first are `problems`."""
 

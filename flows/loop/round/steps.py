@@ -21,7 +21,6 @@ from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.learning import GIVEN
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
@@ -39,21 +38,17 @@ class Steps:
     start: Beginning
     past: Past = NOTHING
     hinted: Ref | None = None
-    worked: Batch | None = None
     known: Known = field(default_factory=dict[tuple[str, Ref, Ref, str], Ref])
 
     def of_phase(self, place: int, first: int) -> "Steps":
-        """The steps of a phase that begins with a round."""
-        if not self.recipe.phase:
-            return self
-        problems = self.start.phases[place]
-        hints = self.start.hints if problems == self.start.problems else None
-        start = replace(self.start, problems=problems, hints=hints)
-        return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
-
-    def prepared(self, index: int) -> "Steps":
-        """The steps with the hints and the worked solutions of their problems."""
-        return replace(self, hinted=self.hints(index), worked=self.given(index))
+        """The steps of a phase that begins with a round, with the hints of its problems."""
+        steps = self
+        if self.recipe.phase:
+            problems = self.start.phases[place]
+            hints = self.start.hints if problems == self.start.problems else None
+            start = replace(self.start, problems=problems, hints=hints)
+            steps = replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
+        return replace(steps, hinted=steps.hints(first if place else 0))
 
     def settings(self, stage: str, index: int, base: C) -> C:
         """The settings of a stage in a round, with the changes of guards that it came to."""
@@ -104,16 +99,6 @@ class Steps:
             return self.start.hints
         return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
 
-    def given(self, index: int) -> Batch | None:
-        """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
-        if self.recipe.given is None:
-            return None
-        problems = [self.start.problems]
-        settings = self.recipe.given.model_copy(update={"prompt": self.recipe.rollout.prompt})
-        rows = self.run("given", settings, {"problems": problems, "policy": [self.start.policy]}, index, "given")
-        judged = self.run("score", self.recipe.score, {"rollouts": [rows.ref], "problems": problems}, index, "given")
-        return Batch(rows.ref, judged.ref, {}, 0)
-
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
         """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
         problems = [self.start.problems]
@@ -129,6 +114,7 @@ class Steps:
         by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
         for number, wave in self.waves(index):
             calls, inputs = 0, {**known, "hints": maybe(self.hinted) if wave.reads_hints else []}
+            inputs["traces"] = maybe(self.start.traces.get(wave.traces))
             settings = wave_config(self.recipe, wave, index, self.past)
             inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
             while is_asked(wave, index, calls):
@@ -151,9 +137,7 @@ class Steps:
 
     def measures(self, index: int, policy: Ref, memory: Memory) -> Measures:
         """Return the measures of a round, none of which has run."""
-        worked = self.worked
-        given = [] if worked is None else [Sampled(GIVEN.name, LEARN, worked.rollouts, [worked.scores], 0)]
-        return Measures(self.session, self.recipe, self.start, policy, memory, index, self.past, given, self.known)
+        return Measures(self.session, self.recipe, self.start, policy, memory, index, self.past, self.known)
 
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
         """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
@@ -187,17 +171,13 @@ class Steps:
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
     ) -> tuple[Outcome, Mapping[str, Ref]]:
         """Return a round's update, and the models of the roles after it."""
-        given = [] if self.worked is None else [self.worked]
-        rollouts, scores = [each.rollouts for each in given], [each.scores for each in given]
-        learned = {"rollouts": [*gathered.rollouts, *rollouts], "scores": [*gathered.scores, *scores]}
-        learned["policy"] = [policy]
+        learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
         config = self.settings("update", index, self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = maybe(self.start.teacher)
         if config.loads_reference:
             learned["reference"] = [self.start.policy]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
-        whole |= {"rollouts": [*whole["rollouts"], *rollouts], "scores": [*whole["scores"], *scores]}
         updates = Updates(
             self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, gathered.columns, last
         )

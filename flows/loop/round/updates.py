@@ -31,7 +31,7 @@ class Updates:
     memory: Memory
     """As it was when the round was sampled."""
     whole: Tables
-    """Plans, rollouts and scores of all uses, given rows too."""
+    """Plans, rollouts and scores of all uses."""
     columns: Columns
     last: bool
     """True for the last round, whose train states are kept."""

@@ -196,6 +196,10 @@ class WaveConfig(Chosen, kind="wave"):
     then: Literal["learn", "fail"] = Field(default="learn", json_schema_extra=INCIDENTAL)
     """If it asks for more after its last call: learn from the rows that are there, or fail the run."""
 
+    traces: str = Field(default="", exclude_if=empty, json_schema_extra=INCIDENTAL)
+    """A JSONL or Parquet file of texts for a wave that plans them, several a problem: problem (id or question), text,
+    and source, which is kept."""
+
     @property
     def reads_hints(self) -> bool:
         """Return whether it asks for hints."""
@@ -205,6 +209,11 @@ class WaveConfig(Chosen, kind="wave"):
     def reads_stored(self) -> bool:
         """Return whether it asks for rollouts of earlier rounds."""
         return "stored" in (self.needs or ())
+
+    @property
+    def reads_traces(self) -> bool:
+        """Return whether it plans texts of a file."""
+        return "traces" in (self.needs or ())
 
 
 class TrackerConfig(Chosen, kind="tracker"):

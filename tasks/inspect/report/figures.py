@@ -138,7 +138,7 @@ def _rewards(rows: RunRows) -> Iterator[Row]:
         """
         with groups as (
             select purpose, round, count(*) as n, sum(reward) as total from sampled
-            where reward is not null and purpose not like 'eval%' and purpose <> 'given'
+            where reward is not null and purpose not like 'eval%'
             group by purpose, round, rollouts_artifact, coalesce(group_id, problem_id) order by all
         )
         select purpose, round, list([n, total]) from groups group by all order by all
@@ -195,7 +195,7 @@ def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
 
 def _rank(name: str) -> tuple[int, int, str]:
     """Training first, then waves, then what is measured before and beside it; numbers in their order."""
-    kinds = ("train", "", "profile", "given", "eval")
+    kinds = ("train", "", "profile", "eval")
     kind = next((place for place, kind in enumerate(kinds) if kind and name.startswith(kind)), kinds.index(""))
     return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
@@ -228,7 +228,8 @@ def hint_use(rows: RunRows) -> Figure | None:
         f"""
         with solved as (
             select round, problem_id, min(hint_level) filter (correct) as level from sampled
-            where use is null and purpose not in ('profile', 'given') and purpose not like 'eval%' group by all
+            where use is null and coalesce(origin, 'own') = 'own' and purpose <> 'profile' and purpose not like 'eval%'
+            group by all
         )
         select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
             else 'rescued by hint level ' || level end, round, count(*)

@@ -16,19 +16,17 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, ROLLOUTS, sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
-from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
-from gradus.models.rendering import Asked as PromptParts
-from gradus.models.rendering import PromptError, prompt_texts
-from gradus.models.templates import PromptStyle
+from gradus.models.policy import PromptSide, chat_turns
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.rollout.parents import Parents, Start
+from gradus.tasks.stages.rollout.prompts import Row, asked, checked_prompts, refuse_empty
 
 TRAINED = "trained_prompt_tokens"
 CHECKED_ROWS = 4096
 """Rows of a plan that are Python objects at once."""
-
-Row = Mapping[str, Any]
+_BUILT_ON = ("parent", "recall", "given")
+"""Columns of a plan whose rows have another prompt than that of their problem, or one that is made elsewhere."""
 
 
 class Asked(NamedTuple):
@@ -47,8 +45,8 @@ class Asked(NamedTuple):
 
     @property
     def is_sampled(self) -> bool:
-        """Return whether anything is sampled: it takes no stored rollout up again."""
-        return self.row["recall"] is None
+        """Return whether anything is sampled: it takes no stored rollout up again, and is given no text."""
+        return self.row["recall"] is None and self.row["given"] is None
 
 
 class Planned:
@@ -108,7 +106,7 @@ class Planned:
                 max_tokens = min(max_tokens, self._side.context_tokens - len(prompt))
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
-                messages = tuple(chat_turns(*_asked(row, problem), row["hint_text"], style))
+                messages = tuple(chat_turns(*asked(row, problem), row["hint_text"], style))
             whole = {**row, TRAINED: self._trained.get(group)}
             for sample in range(row["n"]):
                 request = Request(
@@ -125,7 +123,7 @@ class Planned:
 
     def taken_up(self, asked: Sequence[Asked]) -> pa.Table:
         """The rows of requests that take stored rollouts up again."""
-        rows = [(each.row, each.request.rollout_id) for each in asked if not each.is_sampled]
+        rows = [(each.row, each.request.rollout_id) for each in asked if each.row["recall"] is not None]
         return self._parents.taken_up(rows, self._round)
 
     def _sampling(self, row: Row) -> dict[str, Any]:
@@ -148,12 +146,12 @@ class Planned:
         for start in range(0, self._plan.num_rows, CHECKED_ROWS):
             rows = list(self._rows(start, min(start + CHECKED_ROWS, self._plan.num_rows)))
             prompts: list[Sequence[int]] = [()] * len(rows)
-            bare = [at for at, (row, _) in enumerate(rows) if row["parent"] is None and row["recall"] is None]
+            bare = [at for at, (row, _) in enumerate(rows) if all(row[name] is None for name in _BUILT_ON)]
             for row, problem in (rows[at] for at in bare):
                 if not row["messages"]:
-                    _refuse_empty(problem)
+                    refuse_empty(problem)
             if self._side is not None:
-                found = _checked_prompts([rows[at] for at in bare], self._side, self._config.prompt.style)
+                found = checked_prompts([rows[at] for at in bare], self._side, self._config.prompt.style)
                 for at, tokens in zip(bare, found, strict=True):
                     prompts[at] = tokens
                 self._trained |= self._trained_prompts(rows, start)
@@ -170,7 +168,7 @@ class Planned:
         assert self._side is not None
         wanted = [number for number, (row, _) in enumerate(rows) if row["trained_prompt"]]
         bare = [({**rows[number][0], "messages": None, "hint_text": None}, rows[number][1]) for number in wanted]
-        prompts = _checked_prompts(bare, self._side, self._config.prompt.style) if bare else []
+        prompts = checked_prompts(bare, self._side, self._config.prompt.style) if bare else []
         return {start + number: prompt for number, prompt in zip(wanted, prompts, strict=True)}
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
@@ -194,38 +192,6 @@ def _filled(plan: pa.Table) -> pa.Table:
             plan = plan.append_column(name, PLAN.column(plan, name))
     refuse_odd(plan)
     return plan
-
-
-def _asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:
-    """Return question and messages of a prompt: those of the plan where it has its own."""
-    return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
-
-
-def _refuse_empty(problem: Row) -> None:
-    if not ((problem["question"] or "").strip() or problem["messages"]):
-        name = problem["problem_id"]
-        raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")
-
-
-def _checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
-    """The prompt of each row and its problem, tokenised together; BadInputError if one is none or too long."""
-    parts = [PromptParts(*_asked(row, problem), row["hint_text"]) for row, problem in rows]
-    try:
-        prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, parts, style))
-    except PromptError as error:
-        raise BadInputError(f"problem {rows[error.index][0]['problem_id']} has no prompt: {error}") from None
-    for (row, _), tokens in zip(rows, prompts, strict=True):
-        name, max_tokens = row["problem_id"], row["max_tokens"]
-        if not tokens:
-            raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
-        if side.context_tokens - len(tokens) < max_tokens:
-            raise BadInputError(
-                f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {max_tokens} "
-                f"it does not fit the policy's {side.context_tokens}",
-                hint=f"lower max_tokens, or leave such problems out: ingest.max_prompt_tokens="
-                f"{side.context_tokens - max_tokens} in a training, --filter length for `gradus curate`",
-            )
-    return prompts
 
 
 def _refuse_full(row: Row, tokens: Sequence[int], side: PromptSide | None) -> None:

@@ -26,6 +26,7 @@ from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.rollout.account import KEYS, account_of
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
+from gradus.tasks.stages.rollout.given import Given, given_texts
 from gradus.tasks.stages.rollout.groups import Asked, Planned
 from gradus.tasks.stages.rollout.open_shard import OpenShard
 from gradus.tasks.stages.rollout.parents import in_order, parents_of
@@ -70,8 +71,8 @@ def _rolled_out(
     """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
-    plan = _of_call(plan, ctx)
-    parents = parents_of(ctx, plan, side)
+    given = given_texts(_of_call(plan, ctx), problems, side, config.prompt.style)
+    plan, parents = given.plan, parents_of(ctx, given.plan, side)
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
@@ -82,7 +83,7 @@ def _rolled_out(
         round_=ctx.round,
         origin=str(ctx.facts["origin"]) if "origin" in ctx.facts else None,
     )
-    work = _Work(ctx, config, engine, table, planned)
+    work = _Work(ctx, config, engine, table, planned, given)
     shards = planned.shards(config.shard_rows)
     started = time.perf_counter()
     each(work.make, enumerate(shards))
@@ -125,6 +126,7 @@ class _Work:
     table: Callable[[Sequence[tuple[Asked, Finished]]], pa.Table]
     """Makes rows of what was asked for and finished."""
     planned: Planned
+    given: Given
     rows_done: int = 0
     shards_reused: int = 0
     tokens_generated: int = 0
@@ -162,7 +164,7 @@ class _Work:
         kept = opened.rows()
         if kept.num_rows:
             self.kept.append(kept)
-        stored = self.planned.taken_up(asked)
+        there = [self.planned.taken_up(asked), self._given(asked)]
         have = set(kept.column("rollout_id").to_pylist()) | {
             each.request.rollout_id for each in asked if not each.is_sampled
         }
@@ -184,12 +186,16 @@ class _Work:
                 opened.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
         if have:
-            parts = [part for part in (kept, stored, table) if part.num_rows]
+            parts = [part for part in (kept, *there, table) if part.num_rows]
             both = in_order(pa.concat_tables(parts, promote_options="default"))
             table = both.take(positions(pa.array(ids), both.column("rollout_id")))
         self.ctx.out.write_table(table, index)
         self.counted[index] = _counts(table)
         opened.close()
+
+    def _given(self, asked: Sequence[Asked]) -> pa.Table:
+        rows = [(each.row, each.request.rollout_id) for each in asked if each.row["given"] is not None]
+        return self.given.rollouts(rows, self.ctx.round)
 
     def rows(self, asked: Sequence[Asked], finished: Mapping[int, Finished]) -> pa.Table:
         """The rows of finished requests, in the order of their numbers."""
@@ -265,6 +271,7 @@ def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, w
     summary = {
         "rows": found["rows"],
         "tokens": found["tokens"],
+        **work.given.counts,
         "failed_requests": found["failed"],
         **({"completions_not_unicode": found["replaced"]} if found["replaced"] else {}),
         "first_truncated": [name for _, _, names in parts for name in names][:NUM_NAMED],

@@ -1,17 +1,15 @@
 """Stage measure: columns of problems or rollouts that a frozen model's forward passes make.
 
 Roles: policy, the model; problems; of rollouts also rollouts, scores and plans of the round, and sampler, the policy
-that sampled them if it is another. A measure by problem_id
-sees the problems, one by rollout_id the rollouts that are learned from. Given rows of problems that the round does not
-have are left out.
+that sampled them if it is another. A measure by problem_id sees the problems, one by rollout_id the rollouts that are
+learned from.
 """
 
-import numpy as np
 import pyarrow as pa
 
 from gradus.components.chosen import MeasureConfig
 from gradus.components.rows import ColumnError
-from gradus.data.arrays import nulls, one_array, pc
+from gradus.data.arrays import nulls
 from gradus.data.curation.tracked import TrackerError, changed_rows, named
 from gradus.data.errors import BadInputError
 from gradus.data.table_rows import TableRows
@@ -55,13 +53,10 @@ def run(ctx: StageContext, config: MeasuringConfig) -> StageResult:
 
 
 def _rows(ctx: StageContext, config: MeasuringConfig) -> TableRows:
-    """Return the problems, or the rollouts that are learned from, of problems that the round has."""
+    """Return the problems, or the rollouts that are learned from."""
     if config.measure.of_problems:
         return pool_of(ctx, config.reads["problems"], None)
-    rows, _ = round_rows(ctx, config.reads)
-    planned = pc.unique(one_array(ctx.table("plan", ["problem_id"]).column("problem_id")))
-    there = pc.is_in(rows.table.column("problem_id"), value_set=planned)
-    return rows.select(np.flatnonzero(np.asarray(there)))
+    return round_rows(ctx, config.reads)[0]
 
 
 def _policy(ctx: StageContext, config: MeasuringConfig) -> Policy:

@@ -37,12 +37,16 @@ def test_skipped_rounds_and_replaced_groups_are_counted_over_the_rounds(tmp_path
 
 def test_rows_that_are_not_used_are_said_with_reasons_and_each_remark_once(tmp_path: Path) -> None:
     refused = {"rows": 1, "refused": {"duplicate question": 15}, "examples": ["t.jsonl line 2: duplicate question"]}
-    given = {"rows": 4, "refused": {"no text": 2}, "examples": ["x.jsonl line 1: no text"]}
-    stages = [("ingest", 0, "train", refused), ("ingest", 0, "train", refused), ("given", 0, "given", given)]
+    long = "longer than the policy's context"
+    rounds = [
+        ("rollout", index, "given1", {"rows": 4, "refused": {long: num}, "examples": [f"problem {index}: {long}"]})
+        for index, num in ((1, 2), (2, 3))
+    ]
+    stages = [("ingest", 0, "train", refused), ("ingest", 0, "train", refused), *rounds]
     left_out = "training problems: 15 of 16 rows are left out (duplicate question: 15; first t.jsonl line 2"
     assert remarked(Store(tmp_path), *stages) == [
         f"{left_out}: duplicate question); ingest.duplicates=keep takes repeated questions",
-        "given rows: 2 of 6 rows are left out (no text: 2; first x.jsonl line 1: no text)",
+        f"5 given texts are left out: {long} (first problem 1: {long})",
     ]
 
 

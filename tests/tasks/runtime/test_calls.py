@@ -10,7 +10,7 @@ import pytest
 from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.learning import SCORE_COLUMNS, GivenConfig, UpdateConfig, WarmstartConfig
+from gradus.tasks.config.learning import SCORE_COLUMNS, UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.calls import Call, planned
 
@@ -64,13 +64,10 @@ def test_an_update_hangs_on_rewards_and_verdicts(store: Store) -> None:
     assert len({wanted, *others}) == 4
 
 
-@pytest.mark.parametrize(("stage", "kind"), [("given", GivenConfig), ("warmstart", WarmstartConfig)])
-def test_what_learns_from_solutions_hangs_on_them_and_on_answers_that_its_template_writes(
-    store: Store, stage: str, kind: type[Config]
-) -> None:
+def test_what_learns_from_solutions_hangs_on_them_and_on_answers_that_its_template_writes(store: Store) -> None:
     def made(problem: Mapping[str, Any], **settings: str) -> str:
-        config = kind.model_validate(settings)
-        return named(store, stage, config, {"problems": [put(store, "problems", problem)], "policy": [POLICY]})
+        config = WarmstartConfig.model_validate(settings)
+        return named(store, "warmstart", config, {"problems": [put(store, "problems", problem)], "policy": [POLICY]})
 
     worked = {**PROBLEM, "solution": "1 + 1 = 2"}
     golds = ({"answer": "3"}, {"answer_given": "2.0"})
@@ -80,16 +77,6 @@ def test_what_learns_from_solutions_hangs_on_them_and_on_answers_that_its_templa
         changes = ({"question": "1 + 2 ="}, {"solution": "2"}, {"messages": [{"role": "user", "content": "1 + 1 ="}]})
         assert wanted not in [made({**worked, **change}, template=template) for change in changes]
         assert [made({**worked, **change}, template=template) != wanted for change in golds].count(True) == num_golds
-
-
-def test_traces_of_a_file_take_questions_alone_from_problems(store: Store) -> None:
-    config = GivenConfig(rows="traces.jsonl")
-
-    def made(problem: Mapping[str, Any]) -> str:
-        return named(store, "given", config, {"problems": [put(store, "problems", problem)], "policy": [POLICY]})
-
-    assert made({**PROBLEM, "solution": "2", "answer": "3"}) == made(PROBLEM)
-    assert made({**PROBLEM, "question": "1 + 2 ="}) != made(PROBLEM)
 
 
 def test_how_rows_are_divided_into_files_does_not_count(store: Store) -> None:

@@ -24,20 +24,20 @@ def mine(rows, model):
 PROBLEMS = pa.table({"problem_id": ["a", "b"], "question": ["1 + 2 =", "4 + 5 ="], "answer": ["3", "9"]})
 ROLLOUTS = pa.table(
     {
-        "rollout_id": ["r1", "r2", "r3", "g1", "g2"],
-        "problem_id": ["a", "a", "a", "a", "b"],
-        "group_id": ["a", "a", "a", "a", "b"],
-        "use": [None, None, "judge", None, None],
-        "origin": [None, None, None, "expert", "expert"],
-        "completion": ["3", "4", "yes", "1+2=3", "4+5=9"],
-        "prompt_tokens": pa.array([[5, 6]] * 5, pa.list_(pa.int32())),
-        "completion_tokens": pa.array([[7], [8, 9], [4], [7], [7]], pa.list_(pa.int32())),
+        "rollout_id": ["r1", "r2", "r3", "g1"],
+        "problem_id": ["a", "a", "a", "a"],
+        "group_id": ["a", "a", "a", "a"],
+        "use": [None, None, "judge", None],
+        "origin": [None, None, None, "expert"],
+        "completion": ["3", "4", "yes", "1+2=3"],
+        "prompt_tokens": pa.array([[5, 6]] * 4, pa.list_(pa.int32())),
+        "completion_tokens": pa.array([[7], [8, 9], [4], [7]], pa.list_(pa.int32())),
     }
 )
 
 
 def measured(store: Store, folder: Path, body: str, needs: str = '("completion",)', **inputs: Ref) -> pa.Table:
-    """Ask a measure of rollouts about those of a round that planned problem a alone."""
+    """Ask a measure of rollouts about those of a round."""
     (folder / "mine.py").write_text(OWN.replace("NEEDS", needs).replace("BODY", body))
     scores = pa.table(
         {**ROLLOUTS.slice(0, 3).select(["rollout_id", "problem_id"]).to_pydict(), "reward": [1.0, 0.0, 1.0]}
@@ -56,7 +56,7 @@ def measured(store: Store, folder: Path, body: str, needs: str = '("completion",
     return store.read(ctx.out.ref)
 
 
-def test_it_sees_what_is_learned_from_and_given_rows_of_planned_problems_alone(store: Store, tmp_path: Path) -> None:
+def test_it_sees_what_is_learned_from_given_rows_too(store: Store, tmp_path: Path) -> None:
     body = '{"seen": [f"{text} {value}" for text, value in zip(rows["completion"], rows["reward"])]}'
     found = measured(store, tmp_path, body, '("completion", "reward")')
     assert found.to_pylist() == [
