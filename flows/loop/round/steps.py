@@ -17,7 +17,7 @@ from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import curate_config, section, stage_config, tracker_config, wave_config
-from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
@@ -38,6 +38,8 @@ class Steps:
     recipe: Recipe
     start: Beginning
     past: Past = NOTHING
+    read: frozenset[str] = frozenset()
+    """Metrics of rounds that anything in the recipe follows."""
     hinted: Ref | None = None
     worked: Batch | None = None
     known: Known = field(default_factory=dict[tuple[str, Ref, Ref, str], Ref])
@@ -146,8 +148,9 @@ class Steps:
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         columns = partial(measures.beside, plans=plans, made=made)
         seen = {**known, "plan": plans, **tables(made)}
-        after = replace(memory, difficulty=measured, trackers=self.tracked(index, seen, memory, columns))
-        return Gathered(plans, made, after, first.metrics, problems[0], columns)
+        trackers, means = self.tracked(index, seen, memory, columns)
+        after = replace(memory, difficulty=measured, trackers=trackers)
+        return Gathered(plans, made, after, {**first.metrics, **means}, problems[0], columns)
 
     def measures(self, index: int, policy: Ref, memory: Memory) -> Measures:
         """Return the measures of a round, none of which has run."""
@@ -159,22 +162,35 @@ class Steps:
         """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
         before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
         for number, wave in enumerate(self.recipe.all_waves, start=1):
-            ended = [wave.until is not None and wave.until.was_met(e.metrics for e in each) for each in (before, known)]
+            ended = [self._has_ended(wave, each) for each in (before, known)]
             if not ended[1]:
                 yield number, wave
             elif not ended[0]:
                 self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
 
-    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns) -> dict[str, Ref]:
-        """Return the rows of each tracker after a round; all see those of the others as they were before it."""
+    def _has_ended(self, wave: WaveConfig, rounds: Sequence[Figures]) -> bool:
+        end = wave.until
+        return end is not None and end.was_met((each.metrics for each in rounds), self.past.begun.get(end.metric))
+
+    def tracked(
+        self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns
+    ) -> tuple[dict[str, Ref], dict[str, float]]:
+        """Return the rows of each tracker after a round, and the means of columns that anything follows.
+
+        All trackers see the rows of the others as they were before the round.
+        """
         found: dict[str, Ref] = {}
+        means: dict[str, float] = {}
         for each in self.recipe.trackers:
             name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
+            followed = tuple(sorted(column for column in self.read if column.startswith(f"{name}.")))
+            settings = settings.model_copy(update={"means": followed})
             own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
             call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
             found[name] = call.ref
-        return found
+            means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
+        return found, means
 
     def ask(
         self, wave: WaveConfig, settings: PlanningConfig, inputs: Mapping[str, list[Ref]], facts: Mapping[str, int]

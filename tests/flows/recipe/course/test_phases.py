@@ -128,7 +128,7 @@ def test_cascade_grows_the_length_when_its_first_phase_is_mastered() -> None:
         ([{}, {"rounds": 2}], "phase 1 has no end, and another follows it"),
         ([{"rounds": 2, "until": {"metric": "reward/mean"}}], "until needs min or max"),
         ([{"until": {"metric": "reward/mean", "min": 0.5}}], "until needs `rounds` beside it"),
-        ([{"rounds": 2, "until": {"metric": "reward", "min": 0.5}}], "there is no 'reward'"),
+        ([{"rounds": 2, "until": {"metric": "reward", "min": 0.5}}], "phase.0.until: no round records 'reward'"),
         ([{"rounds": 2, "until": {"metric": "policy/kl_ref", "max": 0.5}}], "measured only with a reference policy"),
         ([{"rounds": 0}], "phase.0.rounds"),
         ([{"rounds": 2, "changes": {"lr": 1}}], "STAGE.KEY"),
