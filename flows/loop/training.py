@@ -49,7 +49,7 @@ class _Training:
         """All rounds, up to the one in which a guard ends the run."""
         recipe, start = self._steps.recipe, self._steps.start
         self._evaluated(0, start.policy, last=False)
-        state = self._states[0] = State(start.policy, self._steps.profile(start.policy))
+        state = self._states[0] = State(start.policy, self._steps.of_phase(0, 1).begin())
         self._in(1)
         self._steps.declared("start", 0, {"problems": [start.problems], "policy": [start.policy]})
         index, over = 0, self._is_over(0)
@@ -102,7 +102,7 @@ class _Training:
         recipe, past = self._steps.recipe, self._steps.past
         place, first = phase_of(recipe, index, past) or (len(recipe.phase) - 1, index)
         if place not in self._phases:
-            self._phases[place] = self._steps.of_phase(place, first).prepared(first if place else 0)
+            self._phases[place] = self._steps.of_phase(place, first).prepared()
             if place:
                 self._remarks.append(f"phase {place + 1} of {len(recipe.phase)} began with round {first}")
                 self._steps.session.say(self._remarks[-1])

@@ -1,4 +1,7 @@
-"""Two phases and numbers that follow schedules, through the real program, killed in the second phase and resumed."""
+"""Two phases, profiles and numbers that follow schedules, through the real program, killed in the second and resumed.
+
+The first phase ends when pass@1 of a suite does not rise, which it cannot with two tokens to answer in.
+"""
 
 import json
 from collections.abc import Callable
@@ -14,8 +17,9 @@ SETS = {
     "update.lr": '{schedule="linear", start=1e-4, end=5e-5, rounds=3}',
     "curate.draw": "8",
     "profile.max_tokens": "8",
-    "evaluate.sample.max_tokens": "8",
-    "phase": '[{rounds=2, until={metric="reward/mean", min=0.0}}, {problems="other.jsonl", '
+    "evaluate.sample.max_tokens": "2",
+    "evaluate.every": "1",
+    "phase": '[{rounds=2, until={metric="eval/heldout/pass_at_1", without="rise"}}, {problems="other.jsonl", '
     'changes={"curate.sample.temperature"={schedule="mine.py:cooler"}, "curate.sample.n"=2}}]',
 }
 USERS = '''

@@ -38,6 +38,8 @@ class Steps:
     recipe: Recipe
     start: Beginning
     past: Past = NOTHING
+    first: int = 0
+    """The first round of its phase; 0 for the first phase."""
     read: frozenset[str] = frozenset()
     """Metrics of rounds that anything in the recipe follows."""
     hinted: Ref | None = None
@@ -51,11 +53,12 @@ class Steps:
         problems = self.start.phases[place]
         hints = self.start.hints if problems == self.start.problems else None
         start = replace(self.start, problems=problems, hints=hints)
-        return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
+        recipe = recipe_of_phase(self.recipe, place, first)
+        return replace(self, recipe=recipe, start=start, first=first if place else 0)
 
-    def prepared(self, index: int) -> "Steps":
+    def prepared(self) -> "Steps":
         """The steps with the hints and the worked solutions of their problems."""
-        return replace(self, hinted=self.hints(index), worked=self.given(index))
+        return replace(self, hinted=self.hints(self.first), worked=self.given(self.first))
 
     def settings(self, stage: str, index: int, base: C) -> C:
         """The settings of a stage in a round, with the changes of guards that it came to."""
@@ -84,21 +87,28 @@ class Steps:
         config = self.settings(name, index, base)
         return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
 
-    def profile(self, policy: Ref) -> Memory:
-        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`.
-
-        A difficulty that the run begins with takes its place.
-        """
+    def begin(self) -> Memory:
+        """Return the memory before the first round; a difficulty that the run begins with replaces a profile."""
         start = self.start
         begun = Memory(start.difficulty, start.trackers, start.roles, start.earlier)
-        if self.recipe.profile is None or start.difficulty:
-            return begun
+        return begun if start.difficulty else self.profile(0, start.policy, begun)
+
+    def profile(self, index: int, policy: Ref, memory: Memory) -> Memory:
+        """Return the memory with the difficulty of the problems under a policy, if the recipe or phase has `profile`.
+
+        It is added to what the rounds before know, as their own measurements are: pass rates become those of this
+        policy, histories keep the earlier ones.
+        """
+        if self.recipe.profile is None:
+            return replace(memory, profiled=self.first)
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
-        planned = self.session.stage("curate", plan, problems, purpose="profile").ref
-        batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
-        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
-        return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
+        planned = self.session.stage("curate", plan, problems, round=index, purpose="profile").ref
+        batch = self.sample_and_score(planned, [self.start.problems], policy, index, "profile")
+        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores], "difficulty": maybe(memory.difficulty)}
+        facts = {"round": index} if index else {}
+        measured = self.run("difficulty", self.recipe.difficulty, inputs, index, "profile", facts=facts).ref
+        return replace(memory, difficulty=measured, profiled=self.first)
 
     def hints(self, index: int) -> Ref | None:
         """Build hints for the training problems, if a wave asks for them and the run does not begin with some."""
@@ -117,7 +127,12 @@ class Steps:
         return Batch(rows.ref, judged.ref, {}, 0)
 
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
-        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
+        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave.
+
+        Before the first round of a phase, or of what a guard that goes back leaves of it, its problems are profiled.
+        """
+        if memory.profiled < self.first:
+            memory = self.profile(index, policy, memory)
         problems = [self.start.problems]
         curate, facts = curate_config(self.recipe, index, self.past), {"round": index}
         known = {"problems": problems, "difficulty": maybe(memory.difficulty)}

@@ -22,7 +22,7 @@ from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unse
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
 from gradus.flows.recipe.guards import Override, by_stage
-from gradus.tasks.config.curation import MAX_LEVEL
+from gradus.tasks.config.curation import MAX_LEVEL, SampleConfig
 
 
 class Phased(Scheduled, Protocol):
@@ -41,6 +41,16 @@ class Phased(Scheduled, Protocol):
     @property
     def problems(self) -> str:
         """Its problems."""
+        ...
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """The problems of each phase."""
+        ...
+
+    @property
+    def profile(self) -> SampleConfig | None:
+        """Samples by which it measures difficulty."""
         ...
 
     @property
@@ -67,6 +77,9 @@ class Phase(Config):
     """A threshold at which it ends; needs `rounds`, too."""
     problems: str = ""
     """Problems of its rounds; the recipe's unless given."""
+    profile: bool | SampleConfig | None = Field(default=None, exclude_if=unset)
+    """Measure the difficulty of its problems before its first round: true with the recipe's samples, or with these.
+    Unless given, it is measured if the recipe has `profile` and the problems are others than in the phase before."""
     waves: tuple[WaveConfig, ...] | None = Field(default=None, exclude_if=unset)
     """The waves of its rounds, in place of the recipe's."""
     escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] | None = Field(default=None, exclude_if=unset)
@@ -157,9 +170,19 @@ def recipe_of_phase(recipe: R, place: int, first: int) -> R:
         "overrides": (*changes, *recipe.overrides),
         "schedules": {**recipe.schedules, **own},
         "problems": phase.problems or recipe.problems,
+        "profile": _profile(recipe, place),
     }
     replaced = {"waves": phase.waves, "escalate": phase.escalate}
     return recipe.model_copy(update={**body, **{key: value for key, value in replaced.items() if value is not None}})
+
+
+def _profile(recipe: Phased, place: int) -> SampleConfig | None:
+    """Return the samples by which a phase measures the difficulty of its problems; None if it does not."""
+    asked, problems = recipe.phase[place].profile, recipe.all_problems
+    if isinstance(asked, SampleConfig):
+        return asked
+    others = place == 0 or problems[place] != problems[place - 1]
+    return recipe.profile if (others if asked is None else asked) else None
 
 
 def of_each_phase(recipe: R) -> list[R]:

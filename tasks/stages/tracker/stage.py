@@ -7,10 +7,11 @@ they are.
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from gradus.components.chosen import TrackerConfig
-from gradus.data.arrays import Ints, pc
+from gradus.data.arrays import Ints, floats
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import Round, WaveError
 from gradus.data.curation.tracked import Tracked, TrackerError, changed_rows, merged, named, unnamed
@@ -83,8 +84,9 @@ def _means(kept: pa.Table, columns: Sequence[str]) -> Metrics:
                 f"the recipe follows the mean of {column}, and it holds {kind_of(values.type)}",
                 hint="take a column of numbers",
             )
-        mean = pc.mean(values).as_py()
-        found |= {} if mean is None else {column: float(mean)}
+        known = floats(values)
+        known = known[~np.isnan(known)]
+        found |= {column: float(known.mean())} if len(known) else {}
     return found
 
 
