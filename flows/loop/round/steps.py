@@ -16,7 +16,14 @@ from gradus.flows.loop.round.memory import Memory, maybe, stored_inputs
 from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.by_round import curate_config, section, stage_config, tracker_config, wave_config
+from gradus.flows.recipe.course.by_round import (
+    curate_config,
+    hint_config,
+    section,
+    stage_config,
+    tracker_config,
+    wave_config,
+)
 from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.flows.recipe.suites import Suite
@@ -57,8 +64,13 @@ class Steps:
         return replace(self, recipe=recipe, start=start, first=first if place else 0)
 
     def prepared(self) -> "Steps":
-        """The steps with the hints and the worked solutions of their problems."""
-        return replace(self, hinted=self.hints(self.first), worked=self.given(self.first))
+        """The steps with the worked solutions of their problems, and with the hints that hold for all rounds."""
+        hinted = None if self._hints_by_round else self.hints(self.first)
+        return replace(self, hinted=hinted, worked=self.given(self.first))
+
+    @property
+    def _hints_by_round(self) -> bool:
+        return hint_config(self.recipe, self.first, self.past).reads_rounds
 
     def settings(self, stage: str, index: int, base: C) -> C:
         """The settings of a stage in a round, with the changes of guards that it came to."""
@@ -110,11 +122,18 @@ class Steps:
         measured = self.run("difficulty", self.recipe.difficulty, inputs, index, "profile", facts=facts).ref
         return replace(memory, difficulty=measured, profiled=self.first)
 
-    def hints(self, index: int) -> Ref | None:
-        """Build hints for the training problems, if a wave asks for them and the run does not begin with some."""
+    def hints(self, index: int, measures: Measures | None = None) -> Ref | None:
+        """Build hints for the training problems, if a wave asks for them and the run does not begin with some.
+
+        A strategy that reads what rounds measure is asked anew in every round, with the measures of the round.
+        """
         if self.start.hints or not any(wave.reads_hints for wave in self.recipe.all_waves):
             return self.start.hints
-        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
+        settings, inputs = hint_config(self.recipe, index, self.past), {"problems": [self.start.problems]}
+        if measures is not None:
+            inputs["difficulty"] = maybe(measures.memory.difficulty)
+            inputs["trackers"] = measures.beside(settings.tracked)
+        return self.session.stage("hint", settings, inputs, round=index).ref
 
     def given(self, index: int) -> Batch | None:
         """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
@@ -139,13 +158,14 @@ class Steps:
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
         measures = self.measures(index, policy, memory)
+        hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
         by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
         for number, wave in self.waves(index):
-            calls, inputs = 0, {**known, "hints": maybe(self.hinted) if wave.reads_hints else []}
+            calls, inputs = 0, {**known, "hints": maybe(hinted) if wave.reads_hints else []}
             settings = wave_config(self.recipe, wave, index, self.past)
             inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
             while is_asked(wave, index, calls):
