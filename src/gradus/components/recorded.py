@@ -47,7 +47,8 @@ class Until(Config):
     max: float | None = Field(default=None, allow_inf_nan=False)
     """The metric has to be at most this."""
     without: Literal["rise", "fall"] | None = Field(default=None, exclude_if=unset)
-    """The metric must not be above, or below, all its values since the phase began, with the one that it began with."""
+    """The metric must not be above (below) all its values before: of the phase, with the one that it began with, or of
+    the training for a wave."""
     patience: int = Field(default=1, ge=1, le=MAX_ROUNDS)
     """Rounds in a row in which it has to be so; of a suite only rounds after which it was evaluated count."""
 
