@@ -1,6 +1,7 @@
 """Stage hint: levels that show the same text, and steps that state the answer early, are counted."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -71,7 +72,11 @@ def test_a_strategy_reads_keys_of_problems_difficulty_and_trackers(tmp_path: Pat
     store = Store(tmp_path / "lake")
     inputs = {name: [store.put(name, table)] for name, table in (("problems", problems), ("difficulty", difficulty))}
     inputs["trackers"] = [store.put("trackers", seen)]
-    config = {"strategy": f"{tmp_path}/mine.py:mine", "fractions": (0.5,), "tracked": {"seen.count": ("problem_id",)}}
+    config: dict[str, Any] = {
+        "strategy": f"{tmp_path}/mine.py:mine",
+        "fractions": (0.5,),
+        "tracked": {"seen.count": ("problem_id",)},
+    }
     made, _ = stage(store, "hint", "hints", "a", inputs=inputs, **config)
     texts = dict(zip(*(store.read(made).column(name).to_pylist() for name in ("problem_id", "text")), strict=True))
     assert texts == {"a": "[3.0, 'sums', 0.25, None]", "b": "[None, None, None, 7.0]"}
