@@ -64,11 +64,8 @@ class _Training:
             if sentence := self._without_signal(state, index, over=over):
                 return self._stopped(sentence, index)
             evaluated = self._evaluated(index, state.policy, last=over)
-            if (
-                not found
-                and (found := first_outside(recipe.guards, index, evaluated))
-                and not self._may_go_back(found[0])
-            ):
+            found = found or first_outside(recipe.guards, index, evaluated)
+            if found and not self._may_go_back(found[0]):
                 return self._stopped(found[1], index)
             over = over or (state.ahead is None and self._is_over(index))  # an evaluation may end the last phase
             self._measured.take(index, state.policy, last=over)

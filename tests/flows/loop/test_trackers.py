@@ -192,6 +192,22 @@ def test_what_no_tracker_keeps_is_refused_before_anything_starts(
     assert re.search(said, sentence), sentence
 
 
+@pytest.mark.parametrize(
+    ("need", "said"),
+    [
+        ("spo.valu", "hint told.py:told needs spo.valu, which is no column of the tracker spo; did you mean spo.value"),
+        ("mine.value", "needs mine.value, and the recipe has no tracker mine"),
+        ("prompt_tokens", "needs prompt_tokens, which its kind is not handed"),
+    ],
+)
+def test_a_hint_strategy_that_reads_what_nobody_knows_is_refused(tmp_path: Path, need: str, said: str) -> None:
+    text = f'@component("hint", needs=("{need}",))\ndef told(problem, fraction):\n    return "x"\n'
+    (tmp_path / "told.py").write_text(f"from gradus.components import component\n\n{text}")
+    body = {"trackers": ["spo"], "hint.strategy": f"{tmp_path}/told.py:told"}
+    with pytest.raises(UsageError, match=said):
+        check_recipe(load_recipe("demo", body), tmp_path)
+
+
 def test_a_tracker_begins_with_rows_of_its_own_alone(tmp_path: Path) -> None:
     store, file = Store(tmp_path / "lake"), own(tmp_path, "mine.value")
     theirs = store.put("trackers", pa.table({"problem_id": ["a"], "spo.value": [0.5]}))
