@@ -1,7 +1,6 @@
 """Characters of a completion that each of its tokens holds.
 
     starts, ends = token_bounds(tokenizer, tokens, text)      text[starts[i] : ends[i]] is what token i holds
-    first, behind = tokens_of(starts, ends, 4, 9)             the tokens that hold one of the characters 4 .. 8
 
 A character whose bytes several tokens share is held by each of them; a special token, or one behind a stop string,
 which the text leaves out, holds none.
@@ -45,16 +44,6 @@ def token_bounds(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int], text
     whole = np.maximum.accumulate(whole)
     starts, ends_ = whole[:-1], whole[1:] + cut[1:]
     return starts, np.maximum.accumulate(np.maximum(ends_, starts))
-
-
-def tokens_of(starts: Ints, ends: Ints, first: int, behind: int) -> tuple[int, int]:
-    """Return the half-open range of tokens that hold a character of text[first:behind]; an empty one if none does.
-
-    >>> tokens_of(np.array([0, 2, 2]), np.array([3, 3, 5]), 2, 4)
-    (0, 3)
-    """
-    start = int(np.searchsorted(ends, first, side="right"))
-    return start, max(start, int(np.searchsorted(starts, behind, side="left"))) if first < behind else start
 
 
 def _settled(text: str, base: int, decoded: str) -> tuple[int, bool]:

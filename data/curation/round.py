@@ -29,7 +29,7 @@ from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
-from gradus.data.lake.schema import ENDS, LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, PLACES, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -53,7 +53,7 @@ class RoundRows(TableRows):
         GROUP,
         "age",
         LENGTH,
-        ENDS,
+        *PLACES,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )

@@ -16,8 +16,8 @@ OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
 """Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
 MARKS, OF_MARKS = "marks", "marks."
 """The column of marked parts of completions, and the beginning of what components call the marks of one name."""
-ENDS = "token_ends"
-"""The name by which they read the place behind the last character of each completion token, which no table has."""
+PLACES = ("token_starts", "token_ends")
+"""The names by which they read the first character of each completion token, and the one behind its last."""
 NO_TRACKER = (
     *("problem", "plan", "parts", "marks", "hint", "facts", "stored", "segments"),
     *("now", "old", "sampler", "start", "phase", "ema", "lagged", "policy", "reference", "teacher", "critic"),

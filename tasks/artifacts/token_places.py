@@ -8,7 +8,7 @@ import pyarrow as pa
 from gradus.data.arrays import Ints, nulls
 from gradus.data.errors import BadInputError
 from gradus.data.lake.manifest import CURE
-from gradus.data.lake.schema import ENDS, ROLLOUTS
+from gradus.data.lake.schema import PLACES, ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 
 TOKENS, TEXT = "completion_tokens", "completion"
@@ -37,12 +37,15 @@ def bounds_of(store: Store, ref: Ref, rows: pa.Table) -> list[tuple[Ints, Ints] 
     return found
 
 
-def with_token_ends(store: Store, refs: Sequence[Ref], parts: Sequence[pa.Table]) -> list[pa.Table]:
-    """Return rollouts of some artifacts with the column `token_ends`, null for a row of text alone."""
+def with_places(store: Store, refs: Sequence[Ref], parts: Sequence[pa.Table]) -> list[pa.Table]:
+    """Return rollouts of some artifacts with the columns `token_starts` and `token_ends`, null for text alone."""
     found: list[pa.Table] = []
     for ref, part in zip(refs, parts, strict=True):
-        ends = [None if each is None else each[1] for each in bounds_of(store, ref, part)]
-        found.append(part.append_column(ENDS, pa.array(ends, pa.list_(pa.int64()))))
+        bounds, placed = bounds_of(store, ref, part), part
+        for side, name in enumerate(PLACES):
+            values = [None if each is None else each[side] for each in bounds]
+            placed = placed.append_column(name, pa.array(values, pa.list_(pa.int64())))
+        found.append(placed)
     return found
 
 

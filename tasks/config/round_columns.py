@@ -4,13 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 
 from gradus.data.curation.uses import split_need
 from gradus.data.lake.schema import (
-    ENDS,
     LENGTH,
     MARKS,
     OF_MARKS,
     OF_PARTS,
     OF_PLAN,
     OF_PROBLEM,
+    PLACES,
     PLAN,
     PROBLEMS,
     ROLLOUTS,
@@ -41,14 +41,15 @@ def round_columns(
     """
     needs = None if needs is None else [split_need(need)[1] for need in needs]
     named = (*(needs or ()), *keys)
-    places = {"completion": "completion", ENDS: "completion_tokens"} if ENDS in named else {}
-    tokens = {**({LENGTH: "completion_tokens"} if LENGTH in named else {}), **places}
+    places = [name for name in PLACES if name in named]
+    tokens = {LENGTH: "completion_tokens"} if LENGTH in named else {}
+    tokens |= {"completion": "completion", "tokens": "completion_tokens"} if places else {}
     problems = [*named, *(need for each in curated for need in each or ())]
     everything = None in (needs, *curated)
     return {
         "rollouts": (
             *_columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS),
-            *([ENDS] if places else []),
+            *places,
         ),
         "scores": _columns(SCORES, needs, {n: _of_score(n) for n in named}),
         "problems": _columns(PROBLEMS, None if everything else problems, {n: of_problem(n) for n in problems}),

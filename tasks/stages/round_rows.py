@@ -15,9 +15,9 @@ from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.lineage import lineage
-from gradus.data.lake.schema import ENDS, LENGTH, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS
+from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, ROLLOUTS
 from gradus.data.table_rows import TableRows
-from gradus.tasks.artifacts.token_places import with_token_ends
+from gradus.tasks.artifacts.token_places import with_places
 from gradus.tasks.config.round_columns import tracked_columns
 from gradus.tasks.stages.context import StageContext
 
@@ -39,12 +39,12 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]], role: str 
 
 
 def _rollouts(ctx: StageContext, columns: Sequence[str]) -> pa.Table:
-    """Return the rollouts, with the ends of their tokens if those are among the columns."""
-    if ENDS not in columns:
+    """Return the rollouts, with the places of their tokens if those are among the columns."""
+    if not {*PLACES} & {*columns}:
         return ctx.table("rollouts", columns)
     refs = ctx.inputs["rollouts"]
     parts = [ctx.store.read(ref, columns) for ref in refs]
-    return pa.concat_tables(with_token_ends(ctx.store, refs, parts), promote_options="default")
+    return pa.concat_tables(with_places(ctx.store, refs, parts), promote_options="default")
 
 
 def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.Table) -> tuple[pa.Table, pa.Array]:

@@ -15,7 +15,9 @@ USUAL = ("evol_rl", "hpt", "pref_grpo", "riskpo", "seele", "spo", "vade", "vl_re
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
 SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tokens=40")
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
+CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),

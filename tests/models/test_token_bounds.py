@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from gradus.models.token_bounds import token_bounds, tokens_of
+from gradus.components.rows import tokens_of
+from gradus.models.token_bounds import token_bounds
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 MERGES = [("a", "b"), ("Ġ", "ab"), ("Ã", "©"), ("a", "Ã"), ("ð", "Ł")]

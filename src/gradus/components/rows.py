@@ -54,6 +54,18 @@ class Marks:
     """NumPy objects: str, or None."""
 
 
+def tokens_of(starts: Ints, ends: Ints, first: int, behind: int) -> tuple[int, int]:
+    """Return the half-open range of tokens that hold one of the characters first .. behind - 1; empty if none does.
+
+    `starts` and `ends` are the first character of each token, and the one behind its last, (T,) each.
+
+    >>> tokens_of(np.array([0, 2, 2]), np.array([3, 3, 5]), 2, 4)
+    (0, 3)
+    """
+    start = int(np.searchsorted(ends, first, side="right"))
+    return start, max(start, int(np.searchsorted(starts, behind, side="left"))) if first < behind else start
+
+
 class ColumnError(ValueError):
     """A column that is not there, or that a component reads without declaring it."""
 

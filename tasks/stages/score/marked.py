@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gradus.components.marks import Mark
+from gradus.components.rows import tokens_of
 from gradus.data.arrays import Ints
 from gradus.data.records import JsonObject
 from gradus.data.unicode import whole
@@ -13,8 +14,6 @@ def placed(marks: Sequence[Mark], bounds: tuple[Ints, Ints] | None) -> list[Json
 
     `bounds` are those of gradus.models.token_bounds; None for a completion of text alone, whose marks have no place.
     """
-    from gradus.models.token_bounds import tokens_of  # noqa: PLC0415 - torch
-
     found: list[JsonObject] = []
     for mark in marks:
         start, end = (None, None) if bounds is None else tokens_of(*bounds, mark.start, mark.end)

@@ -1,6 +1,7 @@
 """Marks of a reward and of a shape in the batch and in an advantage, over the tokens of completions."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -21,9 +22,9 @@ from gradus.components import component
 
 @component("shape", needs=("reward", "length", "marks.judged"))
 def first_token(rows, *, more: int = 0):
-    """Mark the first token of rows without a reward; count the marks of the reward."""
-    marks = [[{"name": "bad", "start": 0, "end": 1 + more, "value": -1.0}] if r == 0 else None for r in rows["reward"]]
-    return {"marks": marks, "judged": [float(len(rows.marks("judged").row))] * len(marks)}
+    """Mark the first token of rows without a reward."""
+    assert rows.marks("judged").label.tolist() == ["why"]
+    return {"marks": [[{"name": "bad", "start": 0, "end": 1 + more}] if r == 0 else None for r in rows["reward"]]}
 
 @component("advantage", per="token", needs=("reward", "group", "marks.bad", "marks.judged"))
 def beyond(rows):
@@ -53,8 +54,7 @@ def test_marks_of_a_shape_stand_beside_those_of_the_reward() -> None:
     found, _ = shaped(first_batch(batch([None, [JUDGED], None])), [Shape("more", more, ("marks.judged",))])
     bad = {"name": "bad", "start": 0, "end": 2, "value": 0.5, "label": None}
     assert judged(found, ["marks.bad"]).column("marks").to_pylist() == [[], [JUDGED, bad], []]
-    none, _ = shaped(first_batch(batch()), [Shape("none", lambda _rows: {})])
-    assert "marks" not in judged(none, ["marks.bad"]).column_names
+    assert "marks" not in judged(first_batch(batch()), ["marks.bad"]).column_names
 
 
 @pytest.mark.parametrize(
@@ -97,14 +97,13 @@ def test_an_update_reads_marks_of_rewards_and_shapes(house: House, tmp_path: Pat
     marked = [[JUDGED] if name == "a@r1h0:1" else None for name in names]
     marks = pa.array(marked, SCORES.type_of("marks"))
     inputs = {**house.inputs(rows=rows), "scores": [house.store.put("scores", table.append_column("marks", marks))]}
-    config = {"advantage": f"{mine}:beyond", "aggregation": "token_mean", **house.steps}
-    made, report = house.run(house.job(inputs, **config, shapes=[f"{mine}:first_token"]))
+    config: dict[str, Any] = {"advantage": f"{mine}:beyond", "aggregation": "token_mean", **house.steps}
+    made, _ = house.run(house.job(inputs, **config, shapes=[f"{mine}:first_token"]))
     used = {row["rollout_id"]: row["advantage"] for row in pq.read_table(made / "rows.parquet").to_pylist()}
-    # One of four is right: 1 - 1/4; of three tokens of a1 one is marked by the shape, one by the reward; of four of a2 one.
+    # One of four is right, which is worth 1 - 1/4. The shape marks a token of a1 and of a2, the reward one of a1.
     assert used["a@r1h0:0"] == 0.75
     assert used["a@r1h0:1"] == pytest.approx((3 * -0.25 - 1 - 2) / 3)
     assert used["a@r1h0:2"] == pytest.approx((4 * -0.25 - 1) / 4)
-    assert report["metrics"]["batch/first_token_judged"] == 1
     wrong = [{"name": f"{mine}:first_token", "more": 40}]
     with pytest.raises(BadInputError, match="rollout a@r1h0:1 has a mark that is not within its tokens") as error:
         house.run(house.job(inputs, **config, shapes=wrong))
