@@ -32,6 +32,11 @@ MORE = {
         'score.judge.rewards=["numeric"]',
     ),
     "spo_chain": ('score.value.rewards=["numeric"]',),
+    "stepwiser": (
+        'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=2, template="{{before}}{{chunk}}"}}]',
+        'score.value.rewards=["numeric"]',
+        'score.judge.rewards=["numeric"]',
+    ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
     "zero_variance": ("profile.n=4",),
@@ -53,4 +58,4 @@ def test_a_method_trains_two_rounds(methods: Program, judge: Server, name: str) 
         "train", str(RECIPE), "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
-    assert [*told.get("roles", {})] == (["verifier"] if name == "tango" else [])
+    assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])

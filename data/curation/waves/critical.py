@@ -13,7 +13,7 @@ from gradus.data.curation.waves.judged import filled, questions
 
 _CRITICISE = (
     "{question}\n\nAn answer in steps:\n{answer}\n\n"
-    "Check every step. End with the numbers of the wrong ones in brackets, such as [[2, 4]]; with [[]] if all are right."
+    "Check every step. End with the numbers of the wrong ones in brackets, such as [[2, 4]]; [[]] if all are right."
 )
 
 
