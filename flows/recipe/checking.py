@@ -163,7 +163,15 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
-    """Refuse what a role could not sample with; which roles a wave plans is known when it has planned."""
+    """Refuse waves that ask a role that is not there, and what a role could not sample with.
+
+    Which roles a wave of a user's plans is known when it has planned.
+    """
+    for wave in recipe.all_waves:
+        role, known = wave.settings.get("role", POLICY) if wave.is_ours else POLICY, (POLICY, *recipe.roles)
+        if role not in known:
+            hint = f"add [roles.{role}] to it, with a policy or a server, or set role to one of {', '.join(known)}"
+            raise UsageError(f"wave {wave.label} plans rows of the role {role}, which the recipe lacks", hint=hint)
     for name, base in recipe.roles.items():
         stage, policy = f"roles.{name}", base.policy or recipe.policy
         for role in (stage_config(recipe, stage, index, base) for index in _changed(recipe, stage)):
