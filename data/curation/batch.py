@@ -218,7 +218,7 @@ def _lists(name: str, values: Any, num: int) -> list[Any]:
 
 
 def _marks(values: Any, num: int) -> list[list[dict[str, Any]]]:
-    """The marks of each row, over tokens; an update checks that its completion has so many."""
+    """The marks of each row, over tokens; an update checks them against its completion."""
     found = list(values)
     if len(found) != num:
         raise ShapeError(f"its 'marks' is not a list of marks, or None, for each of {num} rows")

@@ -5,6 +5,7 @@ from typing import Any, TypedDict
 
 from gradus.components.marks import Mark
 from gradus.models.rewards.base import Outcome, Row, Verdict
+from gradus.models.rewards.marked import MarkedVerdict, marks_of_verdict
 
 
 class Hello(TypedDict):
@@ -66,7 +67,7 @@ def judged(at: int, seconds: float, verdict: Verdict) -> Judged:
         "extracted": verdict.extracted,
         "error": verdict.error,
         "abstains": verdict.abstains,
-        "marks": verdict.marks,
+        "marks": marks_of_verdict(verdict),
     }
 
 
@@ -74,4 +75,4 @@ def verdict_of(message: Judged) -> Verdict:
     """Return the verdict of a message."""
     marks = tuple(Mark(*each) for each in message["marks"])
     said = message["value"], message["outcome"], message["extracted"], message["error"], message["abstains"]
-    return Verdict(*said, marks)
+    return MarkedVerdict(*said, marks) if marks else Verdict(*said)

@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradus.components.marks import Mark
-
 Outcome = Literal["", "correct", "wrong", "unparsed", "timeout", "error"]
 """Outcome of judging; empty where a value was returned that makes no claim about correctness."""
 
@@ -25,7 +23,7 @@ class Verdict:
     looked and cannot say whether the answer is correct, so no rule may say it in its place.
 
     >>> Verdict(value=1.0, outcome="correct", extracted="34")
-    Verdict(value=1.0, outcome='correct', extracted='34', error='', abstains=False, marks=())
+    Verdict(value=1.0, outcome='correct', extracted='34', error='', abstains=False)
     """
 
     value: float | None
@@ -33,7 +31,6 @@ class Verdict:
     extracted: str | None = None
     error: str = ""
     abstains: bool = False
-    marks: tuple[Mark, ...] = ()
 
 
 def judged(*, correct: bool, extracted: str) -> Verdict:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from gradus.components.marks import Mark
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Outcome, Verdict
+from gradus.models.rewards.marked import marks_of_verdict
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ def combine(
     """
     components = {n: v.value for n, v in zip(names, verdicts, strict=True) if v.value is not None}
     extracted = next((v.extracted for v in verdicts if v.extracted is not None), None)
-    marks = tuple(mark for v in verdicts for mark in v.marks)
+    marks = tuple(mark for v in verdicts for mark in marks_of_verdict(v))
     failures = [(n, v) for n, v in zip(names, verdicts, strict=True) if v.value is None]
     if failures:
         name, failure = failures[0]

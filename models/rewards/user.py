@@ -29,6 +29,7 @@ from collections.abc import Callable, Mapping
 
 from gradus.components.marks import MarkError, marks_of, plain
 from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
+from gradus.models.rewards.marked import MarkedVerdict
 
 Batch = list[dict[str, object]]
 
@@ -72,7 +73,9 @@ def _verdict(answer: object, num_chars: int) -> Verdict:
         return failed(f"the function returned {error}")
     outcome = "" if correct is None else "correct" if correct else "wrong"
     shown = None if extracted is None else extracted[:MAX_EXTRACTED_CHARS]
-    return Verdict(verdict.value, outcome, shown, abstains="correct" in answer and correct is None, marks=marks)
+    abstains = "correct" in answer and correct is None
+    said = Verdict(verdict.value, outcome, shown, abstains=abstains)
+    return MarkedVerdict(**vars(said), marks=marks) if marks else said
 
 
 def _complaint(given: Mapping[object, object], correct: object, extracted: object) -> str:

@@ -33,9 +33,9 @@ MORE = {
     ),
     "spo_chain": ('score.value.rewards=["numeric"]',),
     "stepwiser": (
-        'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=2, template="{{before}}{{chunk}}"}}]',
+        'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=4, template="{{question}}"}}]',
         'score.value.rewards=["numeric"]',
-        'score.judge.rewards=["numeric"]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),

@@ -1,10 +1,10 @@
 """Shapes of a policy and the verifier that is trained beside it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge, Gt
+from annotated_types import Ge
 
 from gradus.components import component
 from gradus.data.curation.batch import BatchRows
@@ -22,31 +22,6 @@ def agrees(rows: BatchRows) -> Mapping[str, Any]:
     about, correct = rows["about"][:, 0], rows.others("policy")["correct"]
     truth = np.append(correct, np.nan)[about]  # -1 is the last: not among them
     return {"reward": np.where(np.isnan(truth), np.nan, (rows["reward"] == truth).astype(np.float64))}
-
-
-@component("shape", paper="arXiv 2508.19229", needs=("reward", "plan.value", "plan.before"))
-def right_about_chunks(
-    rows: BatchRows,
-    *,
-    label: Literal["absolute", "relative"] = "relative",
-    ratio: Annotated[float, Gt(0.0)] = 0.8,
-    eps: Annotated[float, Gt(0.0)] = 1e-3,
-) -> Mapping[str, Any]:
-    """Reward each verdict of a judge that says of a chunk what its continuations say (StepWiser).
-
-    StepWiser (arXiv 2508.19229): r = 1[verdict == label]. A chunk is good if Q_i > 0 (absolute), or if
-    Q_i / (Q_{i-1} + eps) > ratio (relative), where Q are values that the wave `judge_chunks` planned with. It stands in
-    the judge's own update ([roles.judge.update]), whose rows are verdicts of 0 or 1. One that was not read is wrong.
-
-    Args:
-        label: Kind of the label.
-        ratio: Share of the value before a chunk that a good one keeps.
-        eps: Added to that value.
-    """
-    value, before = rows["plan.value"], rows["plan.before"]
-    good = value > 0 if label == "absolute" else value / (before + eps) > ratio
-    right = (rows["reward"] == good).astype(np.float64)
-    return {"reward": np.where(np.isnan(value), np.nan, right), "good_chunks": good.astype(np.float64)}
 
 
 @component("shape", paper="arXiv 2505.15034", needs=("reward", "judge: about", "judge: reward"))

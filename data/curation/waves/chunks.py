@@ -84,7 +84,7 @@ def judge_chunks(
     """Ask a judge about each chunk of an answer of which the wave `chunk_values` knows the value (StepWiser).
 
     StepWiser (arXiv 2508.19229): the judge reasons, then says whether a chunk is good. The rows are of the use `judge`,
-    about one answer each; the plan has the value Q_i behind the chunk as `value`, and the one before it as `before`.
+    about one answer each; the plan has the value Q_i behind the chunk as `value`, and Q_{i-1} as `before`.
     That of the question is the mean reward of the answer's group.
 
     Args:

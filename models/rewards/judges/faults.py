@@ -13,6 +13,7 @@ from typing import Annotated
 from gradus.components import REGEX, component
 from gradus.components.marks import MAX_MARKS, Mark
 from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict, failed
+from gradus.models.rewards.marked import MarkedVerdict
 from gradus.models.rewards.text import last_match, visible_text
 
 _NUMBER = re.compile("[0-9]{1,6}")
@@ -43,4 +44,4 @@ def judge(
     before = len(whole) - len(text) + found.start(group)
     named = islice(_NUMBER.finditer(found[group]), MAX_MARKS)
     marks = tuple(Mark("wrong", before + each.start(), before + each.end(), float(each[0])) for each in named)
-    return Verdict(1.0, extracted=found[group][:MAX_EXTRACTED_CHARS], marks=marks)
+    return MarkedVerdict(1.0, extracted=found[group][:MAX_EXTRACTED_CHARS], marks=marks)

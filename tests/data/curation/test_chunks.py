@@ -8,7 +8,7 @@ import pytest
 
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.round import round_of
-from gradus.data.curation.shapes.verified import right_about_chunks
+from gradus.data.curation.shapes.parts import right_about_chunks
 from gradus.data.curation.waves.chunks import chunk_values, judge_chunks
 
 RNG = np.random.default_rng(0)

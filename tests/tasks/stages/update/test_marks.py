@@ -66,8 +66,11 @@ def test_marks_of_a_shape_stand_beside_those_of_the_reward() -> None:
     ],
 )
 def test_marks_that_no_shape_can_return(marks: list[object], said: str) -> None:
+    def odd(_rows: BatchRows) -> dict[str, object]:
+        return {"marks": marks}
+
     with pytest.raises(ShapeError) as error:
-        shaped(first_batch(batch()), [Shape("odd", lambda _rows: {"marks": marks})])
+        shaped(first_batch(batch()), [Shape("odd", odd)])
     assert str(error.value).startswith(said)
 
 

@@ -11,13 +11,14 @@ from gradus.components.rows import Marks
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.round import round_of
-from gradus.data.curation.shapes.voted import wrong_steps
+from gradus.data.curation.shapes.parts import wrong_steps
 from gradus.data.curation.uses import LEARN
 from gradus.data.curation.waves.critical import lines, step_critiques
 from gradus.data.lake.schema import SCORES
 from gradus.models.objectives.advantages.process import capo
 from gradus.models.objectives.rows import Rows
 from gradus.models.rewards.judges.faults import judge
+from gradus.models.rewards.marked import marks_of_verdict
 
 TEXT = "2 + 2 = 4\n\n 4 + 1 = 6\n#### 6"
 
@@ -57,8 +58,8 @@ def test_a_wave_numbers_the_lines_of_an_answer_and_says_which_tokens_they_are() 
 def test_a_critique_marks_the_steps_that_it_names(text: str, steps: list[int] | None) -> None:
     verdict = judge({"completion": text}, "", 0)
     assert verdict.value == (None if steps is None else 1.0)
-    assert [mark.value for mark in verdict.marks] == (steps or [])
-    assert [text[mark.start : mark.end] for mark in verdict.marks] == [str(step) for step in steps or []]
+    assert [mark.value for mark in marks_of_verdict(verdict)] == (steps or [])
+    assert [text[mark.start : mark.end] for mark in marks_of_verdict(verdict)] == [str(step) for step in steps or []]
 
 
 # x has steps of tokens 0-1 and 2-3. Of its three critiques that were read two call step 2 wrong, one of them twice, and
