@@ -20,6 +20,7 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import (
     curate_config,
+    hint_config,
     measure_config,
     section,
     shaping_config,
@@ -84,7 +85,6 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
 def _check_settled(recipe: Recipe, lake: Path) -> None:
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
     stages: dict[Stage, Sequence[Config]] = {SCORE: scores, ROLLOUT: [recipe.rollout]}
-    stages |= {HINT: [recipe.hint]} if any(wave.reads_hints for wave in recipe.all_waves) else {}
     stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
     stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
     for stage, bases in stages.items():
@@ -92,6 +92,8 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
     _check_trackers(recipe, lake)
     _check_measures(recipe)
+    for index in _changed(recipe, "hint") if any(wave.reads_hints for wave in recipe.all_waves) else ():
+        _check_stage(recipe, HINT, hint_config(recipe, index))
     for index in _changed(recipe, "curate"):
         _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
