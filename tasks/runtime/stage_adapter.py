@@ -70,7 +70,7 @@ class _Upstream(PrefectFuture[bool]):
     def wait(self, timeout: float | None = None) -> None:
         pass
 
-    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: FBT001, FBT002 - Prefect's
+    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: ARG002 - Prefect's
         return True
 
     def add_done_callback(self, fn: Callable[[PrefectFuture[bool]], None]) -> None:
