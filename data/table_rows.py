@@ -3,6 +3,7 @@
     rows["pass_rate"]          (N,) float64, NaN for null
     rows["problem.level"]      (N,): the key `level` of each problem's column `extra`
     rows["parts.format"]       (N,) float64: the value of one reward, from the column `components`
+    rows.marks("step")         Marks: parts of completions, from the column `marks`
 
 Numbers become int64, or float64 with NaN for null; texts str or None; lists of numbers `Lists`; all else objects.
 """
@@ -14,10 +15,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.rows import Lists, Rows
-from gradus.data.arrays import Column, Ints, floats, ints, one_array, pc, ragged
+from gradus.components.rows import Lists, Marks, Rows
+from gradus.data.arrays import Column, Ints, bools, floats, ints, one_array, pc, ragged
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import OF_PARTS, OF_PROBLEM
+from gradus.data.lake.schema import MARKS, OF_MARKS, OF_PARTS, OF_PROBLEM
 
 
 class TableRows(Rows):
@@ -39,6 +40,8 @@ class TableRows(Rows):
 
     def __contains__(self, name: str) -> bool:
         """Return whether a column, a key of `extra` or a part of the reward is there."""
+        if name.startswith(OF_MARKS):  # where nothing is marked, there is no column
+            return True
         return name in self.columns or (self._source(name) or name) in self.columns
 
     def _source(self, name: str) -> str:
@@ -54,6 +57,9 @@ class TableRows(Rows):
         if name not in self._of_rows:
             if name in self.columns:
                 self._of_rows[name] = _converted(self.table.column(name))
+            elif name.startswith(OF_MARKS):
+                column = self.table.column(MARKS) if MARKS in self.columns else None
+                self._of_rows[name] = marks_in(column, name.removeprefix(OF_MARKS))
             elif name.startswith(OF_PARTS):
                 parts = one_array(self.table.column("components"))
                 self._of_rows[name] = floats(pc.map_lookup(parts, name.removeprefix(OF_PARTS), "first"))
@@ -94,6 +100,18 @@ class TableRows(Rows):
     def select(self, rows: Ints) -> Self:
         """Return some rows by number, in that order."""
         return type(self)(self.table.take(pa.array(rows)), (self, rows))
+
+
+def marks_in(column: Column | None, name: str) -> Marks:
+    """Return the marks of a name in a column `marks`; none without one."""
+    if column is None:
+        none = np.zeros(0, np.int64)
+        return Marks(none, none, none, np.zeros(0), np.zeros(0, np.object_))
+    offsets, marks = ragged(column)
+    marks = marks.take(pa.array(chosen := np.flatnonzero(bools(pc.equal(marks.field("name"), name)))))
+    row = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[chosen]
+    start, end, value, label = (marks.field(each) for each in ("start", "end", "value", "label"))
+    return Marks(row, ints(start, null=-1), ints(end, null=-1), floats(value), _objects(label.to_pylist()))
 
 
 def _converted(column: Column) -> Any:

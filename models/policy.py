@@ -168,17 +168,22 @@ def _context_tokens(config: PretrainedConfig) -> int:
 
 
 def _opened(folder: Path) -> tuple[Path, PreTrainedTokenizerBase]:
-    """Return the folder of the weights, and the tokenizer without the chat template that an export gave it.
-
-    An adapter may bring a tokenizer, for its chat template; without one it has its base's.
-    """
+    """Return the folder of the weights, and the tokenizer."""
     base = base_of(folder)
     _refuse_unloadable(base)
-    own = folder if has_tokenizer(folder) else base
+    return base, load_tokenizer(folder)
+
+
+def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
+    """Return a policy's tokenizer, though its weights may be gone, without the chat template that an export gave it.
+
+    An adapter may bring a tokenizer, for its chat template; without one it has its base's. PolicyError if it has none.
+    """
+    own = folder if has_tokenizer(folder) else base_of(folder)
     tokenizer: PreTrainedTokenizerBase = _loaded(own, "tokenizer", AutoTokenizer.from_pretrained)
     if is_plain(tokenizer.chat_template):
         tokenizer.chat_template = None
-    return base, tokenizer
+    return tokenizer
 
 
 def _refuse_unloadable(folder: Path) -> None:

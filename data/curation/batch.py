@@ -7,8 +7,8 @@
 A shape is a function `(rows, [rng], *, settings) -> {name: (N,)}` of the N rows that are not left out so far. It may
 return `reward`; `group`, numbers of groups; `taken`, and `reason` for rows that it leaves out; `weight`, a factor of
 the loss of a row's tokens, NaN for 1; `term`, a text that `rows` of a term of the objective names; `credit`, a number
-for each completion token of a row. A number of a group that is there is that group. Any other name is a metric, the
-mean of its finite values.
+for each completion token of a row; `marks`, parts of it (gradus.components.marks) beside those that are there. A number
+of a group that is there is that group. Any other name is a metric, the mean of its finite values.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -18,17 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 
+from gradus.components.marks import MarkError, marks_of
+from gradus.components.settings import MAX_TOKENS
 from gradus.data.arrays import Bools, Ints, bools, codes, floats, ints, nulls, one_array, pc
 from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
-from gradus.data.lake.schema import BATCH, OWN, cast_to_schema
+from gradus.data.lake.schema import BATCH, MARKS, OF_MARKS, OWN, cast_to_schema
 
 REPLACED = "its problem was sampled again with a hint, and every row of its group failed"
 UNJOINED = "the policy has no group of its problem that it could join"
 UNJUDGED = "it has no reward"
 CONTINUED = "a row that continues it takes its place"
 TAKEN, REASON, WEIGHT, TERM, CREDIT = "taken", "reason", "weight", "term", "credit"
-SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM, CREDIT)
+SETTABLE = ("reward", GROUP, TAKEN, REASON, WEIGHT, TERM, CREDIT, MARKS)
 """Columns that a shape can return; other names are metrics."""
 
 
@@ -63,7 +65,8 @@ class Batch:
     """Rollouts with their scores (N,), and what is decided of each."""
 
     table: pa.Table
-    """Columns of the round, and `group`, `taken`, `reason` and, where a shape made them, `weight`, `term`, `credit`."""
+    """Columns of the round, and `group`, `taken`, `reason` and, where a shape made them, `weight`, `term`, `credit` and
+    `marks`."""
     groups: Sequence[str]
     """(G,): the name of each group by its number."""
     made: Mapping[int, str]
@@ -149,7 +152,7 @@ def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     number = ints(batch.table.column(GROUP)).tolist()
     columns = {name: one_array(batch.table.column(name)) for name in known}
     columns["group_id"] = pa.array([batch.made.get(each) or batch.groups[each] for each in number], pa.string())
-    columns |= {name: pa.array(rows[name], from_pandas=True) for name in carried}
+    columns |= {name: pa.array(rows[name], from_pandas=True) for name in carried if not name.startswith(OF_MARKS)}
     return cast_to_schema(pa.table(columns), BATCH)
 
 
@@ -161,6 +164,8 @@ def _checked(name: str, values: Any, num: int) -> Any:
         return np.array(_texts(name, values, num), dtype=np.object_)
     if name == CREDIT:
         return _lists(name, values, num)
+    if name == MARKS:
+        return _marks(values, num)
     found = np.asarray(values)
     found = np.broadcast_to(found, num) if found.ndim == 0 else found
     kinds = {TAKEN: "b", GROUP: "iu"}.get(name, "iufb")
@@ -175,10 +180,10 @@ def _checked(name: str, values: Any, num: int) -> Any:
 def _with(batch: Batch, shape: Shape, name: str, kept: Ints, values: np.ndarray[Any, Any]) -> Batch:
     """The batch with what a shape says of the rows that it saw; NaN is null."""
     num, there = batch.table.num_rows, name in batch.table.column_names
-    if name in (TERM, CREDIT):
+    if name in (TERM, CREDIT, MARKS):
         known = batch.table.column(name).to_pylist() if there else [None] * num
         for row, value in zip(kept.tolist(), values, strict=True):
-            known[row] = value
+            known[row] = [*(known[row] or []), *value] if name == MARKS else value
         return batch.setting(name, pa.array(known, BATCH.type_of(name)))
     if name == GROUP:
         number = ints(batch.table.column(name)).copy()
@@ -210,6 +215,17 @@ def _lists(name: str, values: Any, num: int) -> list[Any]:
     ):
         raise ShapeError(f"its {name!r} is not a list of finite numbers for each of {num} rows")
     return found
+
+
+def _marks(values: Any, num: int) -> list[list[dict[str, Any]]]:
+    """The marks of each row, over tokens; an update checks them against its completion."""
+    found = list(values)
+    if len(found) != num:
+        raise ShapeError(f"its 'marks' is not a list of marks, or None, for each of {num} rows")
+    try:
+        return [[mark._asdict() for mark in marks_of(each, MAX_TOKENS, "tokens")] for each in found]
+    except MarkError as error:
+        raise ShapeError(f"it returns {error}") from None
 
 
 def _replaced(rows: pa.Table, group: Ints) -> Ints:

@@ -30,7 +30,7 @@ from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollout
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.errors import shortened
-from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, PLACES, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -54,6 +54,7 @@ class RoundRows(TableRows):
         GROUP,
         "age",
         LENGTH,
+        *PLACES,
         *dict.fromkeys(column.name for table in (ROLLOUTS, SCORES) for column in table.columns),
         extra,
     )
@@ -110,7 +111,7 @@ class RoundRows(TableRows):
         return name == ABOUT or super().__contains__(name)
 
     def _is_known(self, name: str) -> bool:
-        return super()._is_known(name) or name.startswith((OF_PLAN, OF_PROBLEM, OF_PARTS))
+        return super()._is_known(name) or name.startswith((OF_PLAN, OF_PROBLEM, OF_PARTS, OF_MARKS))
 
 
 class WaveError(ValueError):

@@ -14,8 +14,12 @@ from gradus.data.lake.columns import Column, TableSchema, kind_of
 
 OF_PROBLEM, OF_PLAN, OF_PARTS = "problem.", "plan.", "parts."
 """Begin what components call a column of the problem or a key of its `extra`, one of the plan, one reward's value."""
+MARKS, OF_MARKS = "marks", "marks."
+"""The column of marked parts of completions, and the beginning of what components call the marks of one name."""
+PLACES = ("token_starts", "token_ends")
+"""The names by which they read the first character of each completion token, and the one behind its last."""
 NO_TRACKER = (
-    *("problem", "plan", "parts", "hint", "facts", "stored", "segments"),
+    *("problem", "plan", "parts", "marks", "hint", "facts", "stored", "segments"),
     *("now", "old", "sampler", "start", "phase", "ema", "lagged", "policy", "reference", "teacher", "critic"),
 )
 """Names before the dot of columns that are not a tracker's."""
@@ -38,6 +42,10 @@ _SPANS = pa.list_(
     pa.struct([("start", pa.int32()), ("end", pa.int32()), ("role", _TEXT), ("source", _TEXT), ("trained", _BOOL)])
 )
 """Half-open ranges of completion tokens; source is sampled, inserted, observed or given."""
+_MARKS = pa.list_(
+    pa.struct([("name", _TEXT), ("start", pa.int32()), ("end", pa.int32()), ("value", _FLOAT), ("label", _TEXT)])
+)
+"""Half-open ranges of completion tokens; start and end are null in a completion of text alone."""
 _MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
 
 _OF_WAVES = (
@@ -200,6 +208,7 @@ SCORES = TableSchema(
         Column("outcome", _TEXT, "correct, wrong, unparsed, timeout or error"),
         Column("error", _TEXT, "what went wrong, where outcome is timeout or error"),
         Column("verifier", _TEXT, "name@version of the judge"),
+        Column(MARKS, _MARKS, "parts of the completion that the rewards marked, in tokens", sparse=True),
     ),
 )
 DIFFICULTY = TableSchema(
@@ -235,6 +244,7 @@ BATCH = TableSchema(
         Column("weight", _FLOAT, "factor of the loss of its tokens; null is 1", sparse=True),
         Column("term", _TEXT, "the term of the objective that takes it, as `rows` of a term names it", sparse=True),
         Column("credit", pa.list_(_FLOAT), "what a shape gave each completion token; null is 0 for all", sparse=True),
+        Column(MARKS, _MARKS, "parts of the completion that rewards and shapes marked, in tokens", sparse=True),
     ),
 )
 """The rows of an update as shapes decide them; columns that the objective reads of problems and plans stand behind."""

@@ -13,7 +13,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import LEARN, POLICY, START, TEACHER, split_need
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.lake.schema import OF_PARTS, SCORES
+from gradus.data.lake.schema import OF_MARKS, OF_PARTS, SCORES
 from gradus.data.lake.store import Store
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.ahead import overlapping
@@ -213,7 +213,8 @@ def _check_uses(recipe: Recipe, readers: Sequence[Chosen]) -> None:
     """Refuse a component that reads scores of a use which the recipe does not judge."""
     for reader in readers:
         for use, column in map(split_need, reader.needs or ()):
-            if use not in (LEARN, POLICY, *recipe.scores) and (column in SCORES.names or column.startswith(OF_PARTS)):
+            is_judged = column in SCORES.names or column.startswith((OF_PARTS, OF_MARKS))
+            if is_judged and use not in (LEARN, POLICY, *recipe.scores):
                 raise UsageError(
                     f"the {reader.kind} {reader.label} reads the column {column} of rows of the use {use}, which "
                     "nothing judges",

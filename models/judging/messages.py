@@ -3,7 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
 
+from gradus.components.marks import Mark
 from gradus.models.rewards.base import Outcome, Row, Verdict
+from gradus.models.rewards.marked import MarkedVerdict, marks_of_verdict
 
 
 class Hello(TypedDict):
@@ -49,6 +51,7 @@ class Judged(TypedDict):
     extracted: str | None
     error: str
     abstains: bool
+    marks: Sequence[Sequence[Any]]
 
 
 Message = Fatal | Ready | OneByOne | Judged
@@ -64,9 +67,12 @@ def judged(at: int, seconds: float, verdict: Verdict) -> Judged:
         "extracted": verdict.extracted,
         "error": verdict.error,
         "abstains": verdict.abstains,
+        "marks": marks_of_verdict(verdict),
     }
 
 
 def verdict_of(message: Judged) -> Verdict:
     """Return the verdict of a message."""
-    return Verdict(message["value"], message["outcome"], message["extracted"], message["error"], message["abstains"])
+    marks = tuple(Mark(*each) for each in message["marks"])
+    said = message["value"], message["outcome"], message["extracted"], message["error"], message["abstains"]
+    return MarkedVerdict(*said, marks) if marks else Verdict(*said)

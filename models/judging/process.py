@@ -196,6 +196,8 @@ class JudgeProcess:
         for key in _FREE_TEXTS:
             if isinstance(message.get(key), str):
                 message[key] = self._mask.text(message[key])
+        for mark in message.get("marks", ()):
+            mark[:] = [self._mask.text(each) if isinstance(each, str) else each for each in mark]
         return message
 
 

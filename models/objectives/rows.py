@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from gradus.components import rows as base
-from gradus.components.rows import ColumnError, numbered
+from gradus.components.rows import ColumnError, Marks, numbered
 from gradus.models.objectives.columns import COLUMNS
 from gradus.models.objectives.ragged import Ragged, offsets, spans
 
@@ -36,8 +36,10 @@ class Rows(base.Rows):
         of_tokens: Mapping[str, Tensor] | None = None,
         lengths: Tensor | None = None,
         mask: Tensor | None = None,
+        marks: Mapping[str, Marks] | None = None,
     ) -> None:
         super().__init__(of_rows, None if lengths is None else len(lengths))
+        self._marks = dict(marks or {})
         self._of_tokens = dict(of_tokens or {})
         self.lengths = torch.zeros(self.num_rows, dtype=torch.int64) if lengths is None else lengths
         self._mask = mask
@@ -52,9 +54,11 @@ class Rows(base.Rows):
 
     def __contains__(self, name: str) -> bool:
         """Return whether a column is there."""
-        return name in self._of_rows or name in self._of_tokens
+        return name in self._of_rows or name in self._of_tokens or name in self._marks
 
     def _column(self, name: str) -> Any:
+        if name in self._marks:
+            return self._marks[name]
         return self._of_tokens[name] if name in self._of_tokens else self._of_rows[name]
 
     @cached_property
@@ -71,6 +75,14 @@ class Rows(base.Rows):
     def mask(self) -> Tensor:
         """(M,) bool: tokens that count."""
         return torch.ones(len(self.row), dtype=torch.bool) if self._mask is None else self._mask
+
+    def inside(self, marks: Marks) -> Tensor:
+        """Return which tokens belong to one of some marks, (M,) bool."""
+        first = offsets(self.lengths)[:-1][marks.row]
+        found = torch.zeros(len(self.row) + 1, dtype=torch.int64)  # +1 where one begins, -1 behind its end
+        found.index_add_(0, first + marks.start, torch.ones_like(first))
+        found.index_add_(0, first + marks.end, -torch.ones_like(first))
+        return found.cumsum(0)[:-1] > 0
 
     @cached_property
     def row_tokens(self) -> Tensor:
@@ -106,6 +118,7 @@ class Rows(base.Rows):
             {name: values[at] for name, values in self._of_tokens.items()},
             self.lengths[rows],
             None if self._mask is None else self._mask[at],
+            {name: _of_some(marks, rows) for name, marks in self._marks.items()},
         )
         return found.reading(self._needs, self._reader)
 
@@ -121,6 +134,7 @@ class Rows(base.Rows):
             {**self._of_tokens, **(of_tokens or {})},
             self.lengths,
             self._mask if mask is None else mask,
+            self._marks,
         )
 
 
@@ -159,6 +173,14 @@ class Groups:
     def varied(self, values: Tensor) -> Tensor:
         """Return whether two values differ, (N,) bool. The mean of equal numbers need not be equal to them."""
         return self.max(values) > -self.max(-values)
+
+
+def _of_some(marks: Marks, rows: Tensor) -> Marks:
+    """The marks of some rows, by number in their order."""
+    first = torch.searchsorted(marks.row, rows)
+    count = torch.searchsorted(marks.row, rows, right=True) - first
+    at, mark = torch.repeat_interleave(torch.arange(len(rows)), count), spans(first, count)
+    return Marks(at, marks.start[mark], marks.end[mark], marks.value[mark], marks.label[mark.numpy()])
 
 
 def _taken(values: Any, rows: Tensor) -> Any:

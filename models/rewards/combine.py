@@ -18,8 +18,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gradus.components.marks import Mark
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Outcome, Verdict
+from gradus.models.rewards.marked import marks_of_verdict
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Score:
     extracted: str | None
     outcome: Outcome
     error: str
+    marks: tuple[Mark, ...] = ()
 
 
 def component_names(specs: Sequence[RewardSpec]) -> list[str]:
@@ -72,15 +75,16 @@ def combine(
     """
     components = {n: v.value for n, v in zip(names, verdicts, strict=True) if v.value is not None}
     extracted = next((v.extracted for v in verdicts if v.extracted is not None), None)
+    marks = tuple(mark for v in verdicts for mark in marks_of_verdict(v))
     failures = [(n, v) for n, v in zip(names, verdicts, strict=True) if v.value is None]
     if failures:
         name, failure = failures[0]
-        return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}")
+        return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}", marks)
     reward = sum(w * components[n] for n, w in zip(names, weights, strict=True))
     if not math.isfinite(reward):
-        return Score(None, None, components, extracted, "error", f"the weighted sum of the rewards is {reward}")
+        return Score(None, None, components, extracted, "error", f"the weighted sum of the rewards is {reward}", marks)
     outcome = _threshold(reward, correct_at) if deciding is None else _claim(verdicts[deciding], correct_at)
-    return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "")
+    return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "", marks)
 
 
 def _claim(verdict: Verdict, correct_at: float | None) -> Outcome:

@@ -15,6 +15,8 @@ infinity); or a mapping with
     correct    True or False: the verdict, whatever the value; None: no claim about this row, whatever the value;
                left out: a stated threshold (`correct_at`) or the values 1 and 0 decide, as for a number alone
     extracted  the answer read from the completion, as text; optional
+    marks      parts of the completion, a list of mappings with name, start and end (characters: completion[start:end]),
+               and optionally value, a number, and label, a text
 
 A mapping with another key, or with another kind of value, is an error on that row.
 An answer must not depend on the other rows of the batch: batches are cut by size, and rows are judged alone where a
@@ -25,13 +27,15 @@ import math
 import numbers
 from collections.abc import Callable, Mapping
 
+from gradus.components.marks import MarkError, marks_of, plain
 from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Verdict, failed
+from gradus.models.rewards.marked import MarkedVerdict
 
 Batch = list[dict[str, object]]
 
 RewardFunction = Callable[[Batch], object]
 
-_KEYS = ("value", "correct", "extracted")
+_KEYS = ("value", "correct", "extracted", "marks")
 UNABLE = "the function returned None: it could not judge this row"
 
 
@@ -41,6 +45,7 @@ class BatchRefusedError(ValueError):
 
 def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
     """The answers of a batch as verdicts; BatchRefusedError if there is not exactly one answer a row."""
+    sizes = [len(str(row.get("completion") or "")) for row in rows]  # the function may change its rows
     returned = function(rows)
     if callable(as_list := getattr(returned, "tolist", None)):
         returned = as_list()
@@ -48,23 +53,29 @@ def judge_batch(function: RewardFunction, rows: Batch) -> list[Verdict]:
         raise BatchRefusedError(f"the function returned {type(returned).__name__}, not a list of numbers")
     if len(returned) != len(rows):
         raise BatchRefusedError(f"the function returned {len(returned)} values for {len(rows)} rows")
-    return [_verdict(value) for value in returned]
+    return [_verdict(value, size) for value, size in zip(returned, sizes, strict=True)]
 
 
-def _verdict(answer: object) -> Verdict:
-    """The verdict of one answer; a mapping that cannot be read is an error on its row."""
+def _verdict(answer: object, num_chars: int) -> Verdict:
+    """The verdict of one answer on a completion; a mapping that cannot be read is an error on its row."""
     if not isinstance(answer, Mapping):
         return _of_value(answer)
-    correct, extracted = _plain(answer.get("correct")), answer.get("extracted")
+    correct, extracted = plain(answer.get("correct")), answer.get("extracted")
     wrong = _complaint(answer, correct, extracted)
     if wrong:
         return failed(f"the function returned {wrong}")
     verdict = _of_value(answer["value"])
     if verdict.value is None:
         return verdict
+    try:
+        marks = marks_of(answer.get("marks"), num_chars, "characters")
+    except MarkError as error:
+        return failed(f"the function returned {error}")
     outcome = "" if correct is None else "correct" if correct else "wrong"
     shown = None if extracted is None else extracted[:MAX_EXTRACTED_CHARS]
-    return Verdict(verdict.value, outcome, shown, abstains="correct" in answer and correct is None)
+    abstains = "correct" in answer and correct is None
+    said = Verdict(verdict.value, outcome, shown, abstains=abstains)
+    return MarkedVerdict(**vars(said), marks=marks) if marks else said
 
 
 def _complaint(given: Mapping[object, object], correct: object, extracted: object) -> str:
@@ -80,7 +91,7 @@ def _complaint(given: Mapping[object, object], correct: object, extracted: objec
 
 
 def _of_value(value: object) -> Verdict:
-    value = _plain(value)
+    value = plain(value)
     if value is None:
         return failed(UNABLE)
     if not isinstance(value, numbers.Real):
@@ -90,9 +101,3 @@ def _of_value(value: object) -> Verdict:
     except OverflowError:
         return failed("the function returned a number too large for a double")
     return Verdict(number) if math.isfinite(number) else failed(f"the function returned {number}")
-
-
-def _plain(value: object) -> object:
-    """A scalar of NumPy or PyTorch as Python's own; anything else as it is."""
-    as_scalar = getattr(value, "item", None)
-    return as_scalar() if as_scalar is not None and getattr(value, "shape", None) == () else value

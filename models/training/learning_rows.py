@@ -3,11 +3,13 @@
 N rows, T completion tokens end to end.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gradus.components.rows import Marks
 from gradus.models.objectives.losses import MAX_LOG_RATIO, k3_divergence
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.objectives.rows import Rows, all_finite
@@ -22,6 +24,7 @@ def learning_rows(
     trained: Tensor | None = None,
     compared: Tensor | None = None,
     credit: Tensor | None = None,
+    marks: Mapping[str, Marks] | None = None,
     **columns: Any,
 ) -> Rows:
     """Return rows with what passes and losses read: prompts, completions, the sampler's log-probs, other columns.
@@ -37,6 +40,7 @@ def learning_rows(
         compared: (T,) bool: tokens that the policy sampled after the prompt that they are trained for, whose log-probs
             sampler and trainer must agree on; None: all.
         credit: (T,) float64: what a shape gave each token; None: there is none.
+        marks: Marked parts of the completions by name, `marks.NAME`.
         columns: Columns of rows, (N,) each.
     """
     if len(logprobs) != len(completions.values):
@@ -53,6 +57,7 @@ def learning_rows(
         },
         {name: values for name, values in of_tokens.items() if values is not None},
         completions.lengths,
+        marks=marks,
     )
 
 

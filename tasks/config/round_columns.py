@@ -3,10 +3,23 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from gradus.data.curation.uses import split_need
-from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS, SCORES, TableSchema
+from gradus.data.lake.schema import (
+    LENGTH,
+    MARKS,
+    OF_MARKS,
+    OF_PARTS,
+    OF_PLAN,
+    OF_PROBLEM,
+    PLACES,
+    PLAN,
+    PROBLEMS,
+    ROLLOUTS,
+    SCORES,
+    TableSchema,
+)
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
-"""Columns that are read only for a wave that declares them."""
+"""Columns that are read only for a component that declares them."""
 _ALWAYS = {
     "rollouts": ("rollout_id", "problem_id", "group_id", "hint_level", "hint_text", "plan_id", "wave", "call", "use"),
     "scores": ("rollout_id",),
@@ -28,12 +41,17 @@ def round_columns(
     """
     needs = None if needs is None else [split_need(need)[1] for need in needs]
     named = (*(needs or ()), *keys)
+    places = [name for name in PLACES if name in named]
     tokens = {LENGTH: "completion_tokens"} if LENGTH in named else {}
+    tokens |= {"completion": "completion", "tokens": "completion_tokens"} if places else {}
     problems = [*named, *(need for each in curated for need in each or ())]
     everything = None in (needs, *curated)
     return {
-        "rollouts": _columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS),
-        "scores": _columns(SCORES, needs, {n: "components" if n.startswith(OF_PARTS) else n for n in named}),
+        "rollouts": (
+            *_columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS),
+            *places,
+        ),
+        "scores": _columns(SCORES, needs, {n: _of_score(n) for n in named}),
         "problems": _columns(PROBLEMS, None if everything else problems, {n: of_problem(n) for n in problems}),
         "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in named if n.startswith(OF_PLAN)}),
     }
@@ -56,6 +74,11 @@ def _columns(
     asked = set(known) - set(but) if needs is None else set(named.values())
     carried = [name for name in named.values() if table is PLAN and name not in known]
     return (*(name for name in known if name in asked or name in _ALWAYS[table.name]), *carried)
+
+
+def _of_score(need: str) -> str:
+    """Return the column of scores that a need is read from."""
+    return "components" if need.startswith(OF_PARTS) else MARKS if need.startswith(OF_MARKS) else need
 
 
 def of_problem(need: str) -> str:

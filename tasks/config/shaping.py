@@ -7,7 +7,7 @@ from pydantic import Field
 from gradus.components.chosen import ShapeConfig
 from gradus.components.settings import Config, empty
 from gradus.components.stage import Stage
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
+from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.tasks.config.round_columns import round_columns, tracked_columns
 from gradus.tasks.config.trackers import is_tracked
 
@@ -20,7 +20,7 @@ def is_carried(name: str) -> bool:
     >>> is_carried("problem.level"), is_carried("spo.value"), is_carried("now.logp")
     (True, True, False)
     """
-    return name.startswith((OF_PROBLEM, OF_PLAN, OF_PARTS)) or is_tracked(name)
+    return name.startswith((OF_PROBLEM, OF_PLAN, OF_PARTS, OF_MARKS)) or is_tracked(name)
 
 
 class ShapingConfig(Config):
@@ -33,7 +33,7 @@ class ShapingConfig(Config):
     role: str = Field(default="", exclude_if=empty)
     """The role whose rows are learned from; empty for the policy."""
     carried: tuple[str, ...] = ()
-    """Columns of problems, plan rows, trackers and parts of the reward that the objective reads."""
+    """Columns of problems, plan rows and trackers, parts of the reward and marks that the objective reads."""
     tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
     """Key columns of each column of a tracker that is read, by its name; in a recipe those of its `trackers`."""
 

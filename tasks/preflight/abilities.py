@@ -26,7 +26,7 @@ from gradus.components.description import Component
 from gradus.components.registry import components
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
+from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
 from gradus.models.policy_files import CONFIG, WHOLE, FileError, read_object
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
@@ -38,7 +38,7 @@ from gradus.tasks.preflight.reads import refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""
-_CARRIED = f", or {OF_PROBLEM}NAME, {OF_PLAN}NAME, {OF_PARTS}NAME or TRACKER.NAME"
+_CARRIED = f", or {OF_PROBLEM}NAME, {OF_PLAN}NAME, {OF_PARTS}NAME, {OF_MARKS}NAME or TRACKER.NAME"
 _WORDS = {"advantage": "advantages", "coefficient": "coefficients of log-probs", "return": "rewards as they stand"}
 
 

@@ -9,10 +9,10 @@ from gradus.components.chosen import Chosen, FilterConfig, MeasureConfig, Tracke
 from gradus.components.registry import function_of
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.schema import OF_PARTS, OF_PLAN, OF_PROBLEM
+from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.tasks.config.trackers import is_tracked
 
-_OF_CANDIDATES, _OF_ROUNDS = (OF_PROBLEM,), (OF_PROBLEM, OF_PLAN, OF_PARTS)
+_OF_CANDIDATES, _OF_ROUNDS = (OF_PROBLEM,), (OF_PROBLEM, OF_PLAN, OF_PARTS, OF_MARKS)
 """Beginnings of the names of columns that candidates, and the rows of a round, have beside those that are known."""
 
 

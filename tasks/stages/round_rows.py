@@ -15,8 +15,9 @@ from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.lineage import lineage
-from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLAN, PROBLEMS, ROLLOUTS
+from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, PROBLEMS, ROLLOUTS
 from gradus.data.table_rows import TableRows
+from gradus.tasks.artifacts.token_places import with_places
 from gradus.tasks.config.round_columns import tracked_columns
 from gradus.tasks.stages.context import StageContext
 
@@ -29,12 +30,21 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]], role: str 
     `reads` names the columns of each role (gradus.tasks.config.round_columns); those of a missing role are not there.
     `role` is the one whose rows are learned from, empty for the policy.
     """
-    given = seen_by(ctx.table("rollouts", reads["rollouts"]), role)
+    given = seen_by(_rollouts(ctx, reads["rollouts"]), role)
     learned = of_use(given, LEARN)
     whole, names = _joined(ctx, reads, pa.concat_tables([learned, other_uses(given)]))
     rows = whole.slice(0, learned.num_rows)
     num_groups = int(ints(rows.column(GROUP)).max(initial=-1)) + 1
     return RoundRows(rows, beside=whole.slice(learned.num_rows)), names.slice(0, num_groups)
+
+
+def _rollouts(ctx: StageContext, columns: Sequence[str]) -> pa.Table:
+    """Return the rollouts, with the places of their tokens if those are among the columns."""
+    if not {*PLACES} & {*columns}:
+        return ctx.table("rollouts", columns)
+    refs = ctx.inputs["rollouts"]
+    parts = [ctx.store.read(ref, columns) for ref in refs]
+    return pa.concat_tables(with_places(ctx.store, refs, parts), promote_options="default")
 
 
 def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.Table) -> tuple[pa.Table, pa.Array]:

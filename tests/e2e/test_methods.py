@@ -15,7 +15,9 @@ USUAL = ("evol_rl", "hpt", "pref_grpo", "riskpo", "seele", "spo", "vade", "vl_re
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
 SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tokens=40")
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
+CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),
@@ -30,6 +32,11 @@ MORE = {
         'score.judge.rewards=["numeric"]',
     ),
     "spo_chain": ('score.value.rewards=["numeric"]',),
+    "stepwiser": (
+        'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=4, template="{{question}}"}}]',
+        'score.value.rewards=["numeric"]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
+    ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
     "zero_variance": ("profile.n=4",),
@@ -51,4 +58,4 @@ def test_a_method_trains_two_rounds(methods: Program, judge: Server, name: str) 
         "train", str(RECIPE), "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
-    assert [*told.get("roles", {})] == (["verifier"] if name == "tango" else [])
+    assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from transformers import PreTrainedTokenizerFast
 
 from gradus.components import KINDS
 from tests.e2e.conftest import ROOT, Program
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
+TOKENIZER = PreTrainedTokenizerFast.from_pretrained(ROOT / "data" / "samples" / "policy")
 BLOCKS = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -49,6 +51,15 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
         words = rollouts[row["rollout_id"]]["completion"].split()
         right = bool(words) and re.fullmatch(r"-?[0-9]+", words[-1]) and int(words[-1]) == int(gold[row["problem_id"]])
         assert row["reward"] == float(bool(right))
+        for mark in row["marks"] or []:  # the tokens from the first to the last that hold a character of the word
+            tokens, spelled = rollouts[row["rollout_id"]]["completion_tokens"], TOKENIZER.decode
+            behind, before = (spelled(tokens[: mark[each]], skip_special_tokens=True) for each in ("end", "start"))
+            text = rollouts[row["rollout_id"]]["completion"].rstrip()
+            assert (mark["name"], mark["label"], behind.rstrip()) == ("answer", words[-1], text)
+            assert len(before) <= len(text) - len(words[-1]) < len(before) + len(spelled(tokens[mark["start"]]))
+    assert sum(bool(row["marks"]) for row in scores) == sum(
+        bool(row["completion"].split()) for row in rollouts.values()
+    )
     (checkpoint,) = [
         manifest
         for manifest in map(

@@ -38,6 +38,34 @@ class Lists:
         return self.values[self.offsets[row] : self.offsets[row + 1]]
 
 
+@dataclass(frozen=True)
+class Marks:
+    """Marked parts of rows, (K,) each, in the order of the rows: tensors in an update, else NumPy."""
+
+    row: Any
+    """int64: the number of its row."""
+    start: Any
+    """int64: its first completion token; -1 in a completion of text alone."""
+    end: Any
+    """int64: the one behind its last."""
+    value: Any
+    """float64, NaN for none."""
+    label: Any
+    """NumPy objects: str, or None."""
+
+
+def tokens_of(starts: Ints, ends: Ints, first: int, behind: int) -> tuple[int, int]:
+    """Return the half-open range of tokens that hold one of the characters first .. behind - 1; empty if none does.
+
+    `starts` and `ends` are the first character of each token, and the one behind its last, (T,) each.
+
+    >>> tokens_of(np.array([0, 2, 2]), np.array([3, 3, 5]), 2, 4)
+    (0, 3)
+    """
+    start = int(np.searchsorted(ends, first, side="right"))
+    return start, max(start, int(np.searchsorted(starts, behind, side="left"))) if first < behind else start
+
+
 class ColumnError(ValueError):
     """A column that is not there, or that a component reads without declaring it."""
 
@@ -100,6 +128,10 @@ class Rows:
         near = get_close_matches(name, known, 1, 0.0)[0]
         near = next((column for column in known if column.rpartition(".")[2] == name), near)
         raise AttributeError(f'rows have no attribute {name}: columns are read by name, such as rows["{near}"]')
+
+    def marks(self, name: str) -> Marks:
+        """Return the marks of a name, none if nothing marked any; raise as a column `marks.NAME` does."""
+        return self[f"marks.{name}"]
 
     def by(self, *names: str) -> Any:
         """Group the rows by the values of columns."""

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,8 @@ import pyarrow as pa
 
 from gradus.data.arrays import Ints, nulls
 from gradus.data.errors import BadInputError, StageError, UsageError
-from gradus.data.lake.schema import SCORES
+from gradus.data.lake.schema import MARKS, SCORES, cast_to_schema
+from gradus.data.records import JsonObject
 from gradus.data.unicode import whole
 from gradus.models.judging.pool import (
     HangingRewardError,
@@ -33,11 +34,13 @@ from gradus.models.judging.pool import (
 from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
+from gradus.tasks.artifacts.token_places import bounds_of
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.score.marked import placed
 from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
@@ -104,7 +107,7 @@ class _Work:
     def shard(self, index: int) -> pa.Table:
         """Judge and write one shard; of one that an earlier attempt finished, the rows that failed."""
         name, start = f"part-{index:05d}", index * self.config.shard_rows
-        done = self.ctx.out.table(name).select(SCORES.arrow.names) if name in self.ctx.out.done else None
+        done = cast_to_schema(self.ctx.out.table(name), SCORES) if name in self.ctx.out.done else None
         stop = min(start + self.config.shard_rows, self.table.num_rows)
         places = np.arange(start, stop) if done is None else start + failed_rows(done)
         table = done
@@ -118,6 +121,11 @@ class _Work:
             self.ctx.out.write_table(table, index)
             fault_point("score:after_shard")
         return table
+
+    @cached_property
+    def tokens(self) -> pa.Table:
+        """Completions with their tokens, which only rewards that mark parts of them come to."""
+        return self.ctx.table("rollouts", ["completion", "completion_tokens"])
 
     def judged(self, places: Ints) -> pa.Table:
         """Judge the rows at some places by every reward, one after the other."""
@@ -135,7 +143,16 @@ class _Work:
             combine(self.names, weights, [column[i].verdict for column in columns], self.deciding, correct_at)
             for i in range(len(rows))
         ]
-        return _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
+        table = _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
+        marked = np.array([bool(score.marks) for score in scores])
+        if not marked.any():
+            return table
+        found: list[Sequence[JsonObject] | None] = [None] * len(scores)
+        chosen = np.flatnonzero(marked)
+        of_rows = bounds_of(self.ctx.store, self.ctx.one("rollouts"), self.tokens.take(places[chosen]))
+        for row, bounds in zip(chosen.tolist(), of_rows, strict=True):
+            found[row] = placed(scores[row].marks, bounds)
+        return table.append_column(MARKS, pa.array(found, SCORES.type_of(MARKS)))
 
     def column(
         self, spec: RewardSpec, pool: JudgePool, rows: list[Row], report: Callable[[int], None]
@@ -173,7 +190,8 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         problems,
         max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * num_rows)),
     )
-    scores = pa.concat_tables([work.shard(index) for index in range(math.ceil(num_rows / config.shard_rows))])
+    shards = [work.shard(index) for index in range(math.ceil(num_rows / config.shard_rows))]
+    scores = pa.concat_tables(shards, promote_options="default")
     if scores.column("reward").null_count == num_rows:
         raise StageError(
             f"not one of {num_rows} rows could be judged; the first says: {plain(scores.column('error')[0].as_py())}",
@@ -257,7 +275,7 @@ def _replaced(table: pa.Table, places: Ints, rows: pa.Table) -> pa.Table:
     """Return a table with other rows at some places."""
     order = np.arange(table.num_rows)
     order[places] = table.num_rows + np.arange(len(places))
-    return pa.concat_tables([table, rows.cast(table.schema)]).take(order)
+    return pa.concat_tables([table, rows], promote_options="default").take(order)
 
 
 def _pause(seconds: float, beat: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from gradus.components.rows import Marks
 from gradus.data.arrays import (
     Bools,
     Ints,
@@ -29,7 +30,8 @@ from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.lineage import lineage
-from gradus.data.lake.schema import OWN
+from gradus.data.lake.schema import MARKS, OF_MARKS, OWN
+from gradus.data.table_rows import marks_in
 from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
@@ -82,6 +84,7 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         trained=None if trained is None else torch.from_numpy(trained),
         compared=None if compared is None else torch.from_numpy(compared),
         credit=_credit(table, config),
+        marks={need: _marks(table, need) for need in config.shaping.carried if need.startswith(OF_MARKS)},
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
         group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
@@ -127,6 +130,14 @@ def _credit(table: pa.Table, config: UpdateConfig) -> torch.Tensor | None:
             hint="add a shape that returns credit to update.shapes, such as value_gains",
         )
     return None
+
+
+def _marks(table: pa.Table, need: str) -> Marks:
+    """The marks `marks.NAME` of the rows."""
+    column = table.column(MARKS) if MARKS in table.column_names else None
+    found = marks_in(column, need.removeprefix(OF_MARKS))
+    row, start, end, value = (torch.tensor(each) for each in (found.row, found.start, found.end, found.value))
+    return Marks(row, start, end, value, found.label)
 
 
 def _of_tokens(table: pa.Table, column: str, missing: float) -> torch.Tensor:
@@ -259,12 +270,26 @@ def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
     if CREDIT in table.column_names:
         made = "correct the shape that gives it"
         _refuse(_uneven(table, CREDIT), rows, "has not one number of credit for each of its tokens", made)
+    if MARKS in table.column_names:
+        made = "correct the shape or reward that marks it"
+        _refuse(_beyond(table), rows, "has a mark that is not within its tokens", made)
 
 
 def _uneven(table: pa.Table, column: str) -> Bools:
     """Return which rows have a list of another length than their completion, (N,)."""
     lengths = ints(pc.list_value_length(one_array(table.column(column))), null=-1)
     return ~nulls(table.column(column)) & (lengths != tokens_of(table, "completion_tokens").lengths.numpy())
+
+
+def _beyond(table: pa.Table) -> Bools:
+    """Return which rows have a mark that is not within their completion, (N,)."""
+    offsets, marks = ragged(table.column(MARKS))
+    row, start, end = (
+        np.repeat(np.arange(table.num_rows), np.diff(offsets)),
+        *(ints(marks.field(name), null=-1) for name in ("start", "end")),
+    )
+    size = tokens_of(table, "completion_tokens").lengths.numpy()[row]
+    return np.bincount(row, (start < 0) | (end < start) | (end > size), table.num_rows) > 0
 
 
 def _refuse_text_alone(table: pa.Table, config: UpdateConfig) -> None:

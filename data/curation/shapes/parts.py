@@ -1,0 +1,75 @@
+"""Shapes of the parts of answers: wrong ones are marked by votes, verdicts on chunks are rewarded."""
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Lt
+
+from gradus.components import component
+from gradus.data.curation.batch import BatchRows
+
+
+@component(
+    "shape",
+    paper="arXiv 2508.02298",
+    needs=(
+        "critique: about",
+        "critique: reward",
+        "critique: marks.wrong",
+        "critique: plan.starts",
+        "critique: plan.ends",
+    ),
+)
+def wrong_steps(rows: BatchRows, *, share: Annotated[float, Ge(0.0), Lt(1.0)] = 0.5) -> Mapping[str, Any]:
+    """Mark the steps of each answer that more than a share of its critiques call wrong (CAPO).
+
+    CAPO (arXiv 2508.02298) votes over several critiques. A critique counts if it could be read (the wave
+    `step_critiques`, the reward `faults`), once for each step. The marks `wrong` have the share of votes as their
+    value, which the advantage `capo` reads.
+
+    Args:
+        share: Share of an answer's critiques above which a step is wrong.
+    """
+    said, about = rows.others("critique"), rows.others("critique")["about"][:, 0]
+    read = ~np.isnan(said["reward"]) & (about >= 0)
+    critiques = np.bincount(about[read], minlength=rows.num_rows)
+    named = said.marks("wrong")
+    counted = read[named.row] & np.isfinite(named.value)
+    votes = {*zip(named.row[counted].tolist(), named.value[counted].astype(np.int64).tolist(), strict=True)}
+    starts, ends = said["plan.starts"], said["plan.ends"]
+    of_step = Counter((int(about[critique]), step) for critique, step in votes)
+    places = {int(about[critique]): critique for critique in np.flatnonzero(read)}
+    marks: list[list[dict[str, Any]]] = [[] for _ in range(rows.num_rows)]
+    for (row, step), count in sorted(of_step.items()):
+        first, behind = starts[places[row]], ends[places[row]]
+        if 1 <= step <= len(first) and count > share * critiques[row]:
+            value, start, end = count / critiques[row], int(first[step - 1]), int(behind[step - 1])
+            marks[row].append({"name": "wrong", "start": start, "end": end, "value": value})
+    return {"marks": marks, "steps": np.array([len(each) for each in marks], dtype=np.float64)}
+
+
+@component("shape", paper="arXiv 2508.19229", needs=("reward", "plan.value", "plan.before"))
+def right_about_chunks(
+    rows: BatchRows,
+    *,
+    label: Literal["absolute", "relative"] = "relative",
+    ratio: Annotated[float, Gt(0.0)] = 0.8,
+    eps: Annotated[float, Gt(0.0)] = 1e-3,
+) -> Mapping[str, Any]:
+    """Reward each verdict of a judge that says of a chunk what its continuations say (StepWiser).
+
+    StepWiser (arXiv 2508.19229): r = 1[verdict == label]. A chunk is good if Q_i > 0 (absolute), or if
+    Q_i / (Q_{i-1} + eps) > ratio (relative), where Q are values that the wave `judge_chunks` planned with. It stands in
+    the judge's own update ([roles.judge.update]), whose rows are verdicts of 0 or 1. One that was not read is wrong.
+
+    Args:
+        label: Kind of the label.
+        ratio: Share of the value before a chunk that a good one keeps.
+        eps: Added to that value.
+    """
+    value, before = rows["plan.value"], rows["plan.before"]
+    good = value > 0 if label == "absolute" else value / (before + eps) > ratio
+    right = (rows["reward"] == good).astype(np.float64)
+    return {"reward": np.where(np.isnan(value), np.nan, right), "good_chunks": good.astype(np.float64)}
