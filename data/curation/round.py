@@ -29,6 +29,7 @@ from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
+from gradus.data.errors import shortened
 from gradus.data.lake.schema import LENGTH, OF_PARTS, OF_PLAN, OF_PROBLEM, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
@@ -220,10 +221,10 @@ class Round:
         """
         named = {name: value for name, value in (("parent", parent), ("recall", recall)) if value is not None}
         if problems is not None and like is None:
-            places = _numbers(problems, self.candidates.num_rows)
+            places = _numbers("problems", problems, self.candidates.num_rows)
             problem_id = self.candidates.table.column("problem_id").take(pa.array(places))
         elif like is not None and problems is None:
-            places = _numbers(like, self.rows.num_rows)
+            places = _numbers("like", like, self.rows.num_rows)
             problem_id = self.rows.table.column("problem_id").take(pa.array(places))
             shown = () if MESSAGES in columns else ("hint_level", "hint_text")
             columns = {**{name: self.rows.table.column(name).take(pa.array(places)) for name in shown}, **columns}
@@ -270,12 +271,12 @@ class Round:
 
     def _column(self, name: str, value: Any, num: int) -> pa.Array:
         if name == GROUP:
-            numbers = np.broadcast_to(np.asarray(value, dtype=np.int64), num)
+            numbers = np.broadcast_to(_whole(name, value), num)
             if len(odd := numbers[(numbers >= len(self.groups)) | (numbers < -1)]):
                 raise WaveError(f"it plans for group {odd[0]}, and there are {len(self.groups)} groups")
             return self.groups.take(pa.array(numbers, mask=numbers < 0))
         if name == "together":
-            numbers = np.broadcast_to(np.asarray(value, dtype=np.int64), num)
+            numbers = np.broadcast_to(_whole(name, value), num)
             return pa.array(numbers, mask=numbers < 0)
         if name == ABOUT:
             return self._about(value, num)
@@ -296,7 +297,7 @@ class Round:
     def _about(self, value: Any, num: int) -> pa.Array:
         """Return the ids of the rows that each plan row names by their numbers."""
         given = _spread(ABOUT, _values(value, num), num)
-        numbers = [_numbers(each, self.rows.num_rows) for each in given]
+        numbers = [_numbers(ABOUT, each, self.rows.num_rows) for each in given]
         ids = self.rows.table.column("rollout_id").take(pa.array(np.concatenate([*numbers, np.zeros(0, np.int64)])))
         offsets = np.cumsum([0, *map(len, numbers)])
         return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), one_array(ids))
@@ -324,8 +325,8 @@ def _values(value: Any, num: int) -> Sequence[Any]:
     return list(value)
 
 
-def _numbers(places: Any, num_rows: int) -> Ints:
-    found = np.asarray(places, dtype=np.int64).reshape(-1)
+def _numbers(name: str, places: Any, num_rows: int) -> Ints:
+    found = _whole(name, places).reshape(-1)
     if len(odd := found[(found < 0) | (found >= num_rows)]):
         raise WaveError(f"it names row {odd[0]} of {num_rows}")
     return found
@@ -364,3 +365,11 @@ def first_rows(rows: Rows, chosen: Bools) -> Ints:
     group = np.asarray(rows[GROUP])
     _, first = np.unique(group, return_index=True)
     return np.sort(first[np.isin(group[first], group[chosen])])
+
+
+def _whole(name: str, value: Any) -> Ints:
+    """Return numbers of rows or groups; WaveError for anything else."""
+    found = np.asarray(value)
+    if found.size and not np.issubdtype(found.dtype, np.integer):
+        raise WaveError(f"its {name!r} are {shortened(repr(value))}, and rows and groups are named by their numbers")
+    return found.astype(np.int64)

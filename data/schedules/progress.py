@@ -17,7 +17,10 @@ class Progress:
     tokens: int = 0
     """Completion tokens sampled for training in the rounds before."""
     metrics: Mapping[str, tuple[float, ...]] = field(default_factory=dict[str, tuple[float, ...]])
-    """Values of each metric in the rounds before that measured it, oldest first."""
+    """Values of each metric in the rounds before that measured it, oldest first; of a suite from the starting policy's
+    on."""
+    step: int = 0
+    """Optimiser steps of the policy in the rounds before."""
 
     def newest(self, metric: str) -> float | None:
         """Return the last value of a metric; None before the first."""

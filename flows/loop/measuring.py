@@ -77,6 +77,11 @@ class Measurements:
             if last or not index or (suite.every and index % suite.every == 0):
                 self.of(suite, index)
 
+    def recorded(self, index: int) -> dict[str, float]:
+        """Return the metrics that the evaluations of a round's policy wrote, if there are any."""
+        made = [each for (_, measured), each in self.outcomes.items() if measured == index]
+        return {name: value for each in made for name, value in each.report.get("metrics", {}).items()}
+
     def of(self, suite: Suite, index: int) -> Outcome:
         """The evaluation of a round's policy on a suite, computed unless it was."""
         found = self.outcomes.get((suite.name, index))

@@ -14,6 +14,7 @@ from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.figures import metrics_read
 from gradus.flows.recipe.course.phases import phase_of
 from gradus.flows.recipe.guards import Guard, first_outside
 from gradus.flows.recipe.suites import Suite
@@ -37,7 +38,7 @@ class _Training:
 
     def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends) -> None:
         self._ends = ends
-        self._steps = Steps(session, recipe, start)
+        self._steps = Steps(session, recipe, start, read=frozenset(metric for metric, _ in metrics_read(recipe)))
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, State] = {}
         self._phases: dict[int, Steps] = {}
@@ -48,8 +49,8 @@ class _Training:
     def run(self) -> Trained:
         """All rounds, up to the one in which a guard ends the run."""
         recipe, start = self._steps.recipe, self._steps.start
-        self._measured.take(0, start.policy, last=False)
-        state = self._states[0] = State(start.policy, self._steps.profile(start.policy))
+        self._evaluated(0, start.policy, last=False)
+        state = self._states[0] = State(start.policy, self._steps.of_phase(0, 1).begin())
         self._in(1)
         self._steps.declared("start", 0, {"problems": [start.problems], "policy": [start.policy]})
         index, over = 0, self._is_over(0)
@@ -63,10 +64,17 @@ class _Training:
             over = state.ahead is None and self._is_over(index)  # what is made ahead is learned from
             if sentence := self._without_signal(state, index, over=over):
                 return self._stopped(sentence, index)
+            evaluated = self._evaluated(index, state.policy, last=over)
+            found = found or first_outside(recipe.guards, index, evaluated)
+            if found and not self._may_go_back(found[0]):
+                return self._stopped(found[1], index)
+            over = over or (state.ahead is None and self._is_over(index))  # an evaluation may end the last phase
             self._measured.take(index, state.policy, last=over)
             self._make_room()
             if found:
                 state = self._back(*found, index)
+        if sentence := self._without_signal(state, index, over=True):
+            return self._stopped(sentence, index)
         choice = self._measured.choice()
         best = choice.round if choice else index
         policies, figures = self._measured.policies, self._measured.figures(best)
@@ -93,7 +101,7 @@ class _Training:
         recipe, past = self._steps.recipe, self._steps.past
         place, first = phase_of(recipe, index, past) or (len(recipe.phase) - 1, index)
         if place not in self._phases:
-            self._phases[place] = self._steps.of_phase(place, first).prepared(first if place else 0)
+            self._phases[place] = self._steps.of_phase(place, first).prepared()
             if place:
                 self._remarks.append(f"phase {place + 1} of {len(recipe.phase)} began with round {first}")
                 self._steps.session.say(self._remarks[-1])
@@ -103,8 +111,20 @@ class _Training:
         """Return whether a round is the last, as far as figures are recorded."""
         return self._ends(index) or phase_of(self._steps.recipe, index + 1, self._steps.past) is None
 
-    def _record(self, gathered: Gathered, metrics: Mapping[str, float]) -> None:
-        self._steps = replace(self._steps, past=self._steps.past.after(gathered.tokens, metrics))
+    def _evaluated(self, index: int, policy: Ref, *, last: bool) -> Mapping[str, float]:
+        """Evaluate a round's policy on the suites that are due, and return and record their metrics."""
+        self._measured.take(index, policy, last=last)
+        metrics = self._read(self._measured.recorded(index))
+        self._steps = replace(self._steps, past=self._steps.past.evaluated(metrics))
+        return metrics
+
+    def _record(self, gathered: Gathered, metrics: Mapping[str, float], steps: int = 0) -> None:
+        past = self._steps.past.after(gathered.tokens, self._read(metrics), steps)
+        self._steps = replace(self._steps, past=past)
+
+    def _read(self, metrics: Mapping[str, float]) -> dict[str, float]:
+        """Return the metrics that anything follows."""
+        return {name: value for name, value in metrics.items() if name in self._steps.read}
 
     def _round(self, index: int, state: State) -> tuple[State, Mapping[str, float]]:
         """Return the state after a round, and what the round measured.
@@ -130,7 +150,7 @@ class _Training:
         read["difficulty"] = maybe(gathered.memory.difficulty)
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
-        self._record(gathered, metrics)
+        self._record(gathered, metrics, learned.summary.get("updates", 0))
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
             return State(policy, after, ahead, state.skipped + 1), metrics

@@ -20,6 +20,7 @@ from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import (
     curate_config,
+    hint_config,
     measure_config,
     recipe_of_suite,
     section,
@@ -88,7 +89,6 @@ def check_settings(recipe: Recipe, lake: Path) -> None:
 def _check_settled(recipe: Recipe, lake: Path) -> None:
     scores = (recipe.score, *(suite.score for suite in recipe.evaluate.suites if suite.score))
     stages: dict[Stage, Sequence[Config]] = {SCORE: scores, ROLLOUT: [recipe.rollout]}
-    stages |= {HINT: [recipe.hint]} if any(wave.reads_hints for wave in recipe.all_waves) else {}
     stages |= {UPDATE: [overlapping(recipe).update]} if recipe.rounds else {}
     stages |= {stage_spec(name): [section(recipe, name)] for name in recipe.stages}
     for stage, bases in stages.items():
@@ -96,6 +96,8 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
     _check_trackers(recipe, lake)
     _check_measures(recipe)
+    for index in _changed(recipe, "hint") if any(wave.reads_hints for wave in recipe.all_waves) else ():
+        _check_stage(recipe, HINT, hint_config(recipe, index))
     for index in _changed(recipe, "curate"):
         _check_stage(recipe, CURATE, curate_config(recipe, index))
     names = [wave.short for wave in recipe.all_waves]
@@ -205,7 +207,16 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
-    """Refuse what a role could not sample with; which roles a wave plans is known when it has planned."""
+    """Refuse waves that ask a role that is not there, and what a role could not sample with.
+
+    Which roles a wave of a user's plans is known when it has planned.
+    """
+    of_suites = (wave for suite in recipe.evaluate.suites for wave in suite.waves)
+    for wave in (*recipe.all_waves, *of_suites):
+        role, known = wave.settings.get("role", POLICY) if wave.is_ours else POLICY, (POLICY, *recipe.roles)
+        if role not in known:
+            hint = f"add [roles.{role}] to it, with a policy or a server, or set role to one of {', '.join(known)}"
+            raise UsageError(f"wave {wave.label} plans rows of the role {role}, which the recipe lacks", hint=hint)
     for name, base in recipe.roles.items():
         stage, policy = f"roles.{name}", base.policy or recipe.policy
         for role in (stage_config(recipe, stage, index, base) for index in _changed(recipe, stage)):

@@ -77,7 +77,8 @@ class Recipe(Config):
     begin: BeginConfig = Field(default_factory=BeginConfig, exclude_if=empty)
     """Tables of an earlier run to begin with; its policy is `policy`, and trackers have `start`."""
     profile: SampleConfig | None = None
-    """Measure difficulty before the first round, with these samples; None starts without a measurement."""
+    """Measure difficulty before the first round, and before a phase of other problems, with these samples; None starts
+    without a measurement."""
     curate: CurateConfig = Field(default_factory=CurateConfig)
     """Selection of the problems of each round."""
     hint: HintConfig = Field(default_factory=HintConfig)
@@ -201,6 +202,10 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _phases_follow_one_another(self) -> "Recipe":
+        if self.profile is None and (asked := [place for place, each in enumerate(self.phase) if each.profile is True]):
+            raise ValueError(
+                f"phase {asked[0] + 1} asks for a profile, and the recipe has no [profile] with its samples"
+            )
         for number, phase in enumerate(self.phase[:-1], start=1):
             if phase.rounds is None and phase.tokens is None:
                 raise ValueError(f"phase {number} has no end, and another follows it: set its rounds or tokens")

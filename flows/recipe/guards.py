@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from gradus.components.recorded import Recorded
 from gradus.components.settings import MAX_ROUNDS, Config, empty
 from gradus.tasks.config.score import ScoreConfig
 
@@ -48,8 +47,8 @@ class Override(Config):
 class Guard(Config):
     """One limit: on rollouts and rewards looked at before the update of every round, on the update's figures after."""
 
-    metric: Recorded
-    """The figure."""
+    metric: str
+    """The figure: of every round, of an evaluation suite, or the mean of a column of a tracker."""
     min: float | None = Field(default=None, allow_inf_nan=False)
     """The round is outside if the figure is below this."""
     max: float | None = Field(default=None, allow_inf_nan=False)

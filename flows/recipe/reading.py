@@ -12,8 +12,9 @@ from gradus.data.records import JsonObject
 from gradus.flows.recipe.assignments import Assignments, assign
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import measure_config, section, stage_config, tracker_config, wave_config
+from gradus.flows.recipe.course.figures import refuse_unrecorded
 from gradus.flows.recipe.course.past import NOTHING
-from gradus.flows.recipe.course.phases import metrics_read, of_each_phase, settled
+from gradus.flows.recipe.course.phases import of_each_phase, settled
 from gradus.flows.recipe.course.schedules import address, as_written, refuse_unfit
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, read_toml, with_references
@@ -66,6 +67,7 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
         recipe = recipe.model_copy(update={"stages": {name: _declared(recipe, name, origin) for name in recipe.stages}})
         for each in of_each_phase(recipe):
             refuse_unfit(each, origin)
+        refuse_unrecorded(recipe, origin)
         for each in map(with_guards_changes, settled(recipe)):
             if recipe.phase:
                 Recipe.model_validate(each.model_dump(mode="json"))  # waves of its own beside the recipe's trackers
@@ -75,14 +77,6 @@ def parse_recipe(body: Mapping[str, object], origin: str) -> Recipe:
     except ValidationError as error:
         raise _refused(error, origin, body.get("evaluate")) from None
     refuse_unjudged(recipe)
-    ends = {wave.until.metric for wave in recipe.all_waves if wave.until}
-    read = {*(guard.metric for guard in recipe.guards), *metrics_read(recipe), *ends}
-    if "policy/kl_ref" in read and not recipe.update.needs_reference:
-        raise UsageError(
-            f"{origin}: a guard, phase, wave or schedule reads policy/kl_ref, which is measured only with a reference "
-            "policy",
-            hint="set update.kl_coef above 0, if only to 1e-6",
-        )
     return recipe
 
 

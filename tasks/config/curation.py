@@ -15,8 +15,9 @@ from gradus.components.chosen import (
 from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
+from gradus.data.lake.schema import PROBLEMS as PROBLEMS_TABLE
 from gradus.tasks.config.prompts import PROBLEMS, PromptConfig, counting
-from gradus.tasks.config.round_columns import tracked_columns
+from gradus.tasks.config.round_columns import of_problem, tracked_columns
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""
@@ -66,6 +67,13 @@ class HintConfig(Config):
     """prefix: the first steps of the solution; tiers: hints that are in the source."""
     fractions: tuple[Annotated[float, Field(gt=0.0, le=1.0)], ...] = Field(default=(0.25, 0.5, 0.75), min_length=1)
     """Share of the solution's steps shown at level 1, 2, 3 ..."""
+    tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
+    """Key columns of each column of a tracker or measure that the strategy reads; in a recipe those of its own."""
+
+    @property
+    def reads_rounds(self) -> bool:
+        """Return whether the strategy reads what rounds measure: difficulty, or columns of trackers and measures."""
+        return any(of_problem(need) not in PROBLEMS_TABLE.names for need in self.strategy.needs or ())
 
 
 class DifficultyConfig(Config):
@@ -103,6 +111,7 @@ HINT = Stage(
     makes="hints",
     settings=HintConfig,
     takes=(PROBLEMS,),
+    reads=lambda settings: tracked_columns(settings.tracked),
     draws=False,
     run="gradus.tasks.stages.hint:run",
 )

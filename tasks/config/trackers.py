@@ -26,6 +26,8 @@ class TrackingConfig(Config):
     """The function."""
     tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
     """Key columns of each column of a tracker that it reads, by its name; in a recipe those of its `trackers`."""
+    means: tuple[str, ...] = Field(default=(), exclude_if=empty)
+    """Own columns, NAME.COLUMN, whose means over all rows are metrics; in a recipe those that anything follows."""
 
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:

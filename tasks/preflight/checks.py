@@ -178,7 +178,7 @@ def check_components(config: Config) -> None:
             _ = chosen.component
         except DescriptionError as error:
             raise BadInputError(str(error), hint=_nearest(chosen, error)) from None
-        if chosen.kind in ("filter", "ranking", "sampler", "wave", "tracker", "measure"):
+        if chosen.kind in ("filter", "ranking", "sampler", "hint", "wave", "tracker", "measure"):
             check_reads(chosen, getattr(config, "tracked", {}))
 
 

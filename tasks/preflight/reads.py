@@ -21,7 +21,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
 
     `tracked` are the columns of trackers that there are, each with its key columns.
     """
-    from gradus.data.curation.candidates import Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
+    from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
 
     component, begins, known = chosen.component, _OF_CANDIDATES, [*Candidates.known]
@@ -29,6 +29,8 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
         begins, known = _OF_ROUNDS, [*RoundRows.known, *known]
     if isinstance(chosen, TrackerConfig | MeasureConfig):
         _check_keeper(chosen, RoundRows.known)
+    elif chosen.kind == "hint":
+        known.remove(PROMPT_TOKENS)
     elif chosen.kind == "wave":
         known = ["hint", "stored", *known]
     named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in component.needs or ()]

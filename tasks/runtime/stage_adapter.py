@@ -12,12 +12,15 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
+from functools import cache
 from pathlib import Path
+from typing import ClassVar
 from uuid import UUID
 
-from prefect import task
+from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State, StateDetails
+from prefect.client.schemas.objects import State
+from prefect.futures import PrefectFuture
 from prefect.runtime import task_run
 from prefect.states import Completed, Failed
 
@@ -46,6 +49,32 @@ from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
+
+
+class _Upstream(PrefectFuture[bool]):
+    """A task run that has completed, by its id alone: Prefect walks through a state, and the outcome in it."""
+
+    _STATE: ClassVar = Completed(data=True)  # Prefect asks for some data
+
+    def __init__(self, task_run: UUID) -> None:
+        self._id = task_run
+
+    @property
+    def task_run_id(self) -> UUID:
+        return self._id
+
+    @property
+    def state(self) -> State[bool]:
+        return self._STATE
+
+    def wait(self, timeout: float | None = None) -> None:
+        pass
+
+    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: ARG002 - Prefect's
+        return True
+
+    def add_done_callback(self, fn: Callable[[PrefectFuture[bool]], None]) -> None:
+        fn(self)
 
 
 @dataclass
@@ -99,9 +128,7 @@ class Session:
         self.pool.raise_if_halted()
         call = Call(name, pinned(config), inputs, round, purpose, facts)
         request = _Request(self, call, self.seed if seed is None else seed)
-        # No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
-        run = _stage_task.with_options(name=name, task_run_name=call.label)
-        outcome = run(request, wait_for=self._made_by(inputs)).result()
+        outcome = _task_called(name)(request, wait_for=self._made_by(inputs)).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
@@ -110,15 +137,11 @@ class Session:
             self.say(sentence(account))
         return outcome
 
-    def _made_by(self, inputs: Inputs) -> list[State[bool]]:
-        """States of the tasks that made the inputs, with which Prefect draws an arrow from each.
-
-        They are made anew, of the tasks' ids alone: the tasks' own hold outcomes, through which Prefect would walk.
-        """
+    def _made_by(self, inputs: Inputs) -> list[_Upstream]:
+        """The tasks that made the inputs, from which Prefect draws an arrow each."""
         given = {ref for refs in inputs.values() for ref in refs}
         made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
-        details = [StateDetails(task_run_id=task_run) for task_run in made.values() if task_run]
-        return [Completed(data=True, state_details=each) for each in details]  # Prefect asks for some data
+        return [_Upstream(task_run) for task_run in made.values() if task_run]
 
     def close(self) -> None:
         """Let other runs have the GPU."""
@@ -173,6 +196,15 @@ def _stage_task(request: _Request) -> State[Outcome]:
     log_outcome(outcome, session.store.path(outcome.ref))
     publish_round(session.journal.run, session.store, outcome, session.outcomes)
     return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
+
+
+@cache
+def _task_called(name: str) -> Task[[_Request], State[Outcome]]:
+    """Return the task of a stage, whose runs are called as its calls are.
+
+    No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
+    """
+    return _stage_task.with_options(name=name, task_run_name="{request.call.label}")
 
 
 def _outcome(request: _Request) -> Outcome:

@@ -1,15 +1,22 @@
-"""Stage `hint`: hints from worked solutions, none of which reveals its answer."""
+"""Stage `hint`: hints from worked solutions, none of which reveals its answer.
+
+Roles: problems; difficulty and trackers, both optional, for a strategy that reads what rounds measure.
+"""
 
 from collections import Counter
 
 import pyarrow as pa
 
+from gradus.data.curation.candidates import Candidates
 from gradus.data.errors import GateError
 from gradus.data.hints import hints_of, states_early
-from gradus.data.lake.schema import HINTS
+from gradus.data.lake.schema import HINTS, PROBLEMS
+from gradus.data.records import Problem
 from gradus.tasks.config.curation import HintConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.curate import pool_of
+from gradus.tasks.stages.round_rows import beside_tracked
 
 NUM_SAMPLES = 16
 BEAT_ROWS = 512
@@ -17,7 +24,7 @@ BEAT_ROWS = 512
 
 def run(ctx: StageContext, config: HintConfig) -> StageResult:
     """Write a row for each problem and level; problems that cannot be hinted at are counted with the reason."""
-    problems = ctx.table("problems").to_pylist()
+    problems = _problems(ctx, config)
     strategy = load(config.strategy)
     rows: list[dict[str, object]] = []
     unhinted: Counter[str] = Counter()
@@ -52,3 +59,22 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
     metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}
     return StageResult(metrics=metrics, summary=summary, samples=samples)
+
+
+def _problems(ctx: StageContext, config: HintConfig) -> list[Problem]:
+    """Return the problems, each with the columns that the strategy declares beside its own, None for null."""
+    found = ctx.table("problems").to_pylist()
+    declared = [need for need in config.strategy.needs or () if need not in PROBLEMS.names]
+    if not declared:
+        return found
+    rows = beside_tracked(ctx, pool_of(ctx, None, None), config.tracked)
+    columns = {need: _values(rows, need) for need in declared}
+    for row, problem in enumerate(found):
+        problem.update({need: values[row] for need, values in columns.items()})
+    return found
+
+
+def _values(rows: Candidates, column: str) -> list[object]:
+    if column in rows.columns:
+        return rows.arrow(column).to_pylist()
+    return [None if value != value else value for value in rows[column].tolist()]  # noqa: PLR0124 - NaN

@@ -41,7 +41,7 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
     lengths = [int(re.search(r"rank (\d+)", row["reason"])[1]) for row in plan]  # type: ignore[index]
     assert {row["temperature"] for row in plan} == {0.9}
     assert lengths == [2 * index + 2 for index in range(8)], "every other one of the ranking, from the second on"
-    assert {row["strategy"] for row in trained.rows("hints/*")} == {"methods.py:first_numbers"}
+    _check_hints(trained)
     scores, rollouts = trained.rows("scores/*"), {row["rollout_id"]: row for row in trained.rows("rollouts/*")}
     gold = {row["problem_id"]: row["answer"] for row in trained.rows("problems/*")}
     assert len(scores) == len(rollouts)
@@ -70,6 +70,20 @@ def test_each_is_what_the_training_computed_with(trained: Program) -> None:
     assert metrics["policy/unsure"] == pytest.approx(0.25, abs=0.02)
     assert [each["name"] for each in checkpoint["identity"]["config"]["weights"]] == ["methods.py:unsure"]
     assert metrics["policy/plain_logp"] < 0
+
+
+def _check_hints(trained: Program) -> None:
+    """Hints have twice as many words where the profile, which is before the round, solved nothing."""
+    profile = next(e for e in trained.events() if (e.get("stage"), e.get("purpose")) == ("difficulty", "profile"))
+    solved = {row["problem_id"]: row["k"] > 0 for row in trained.rows(profile["output"])}
+    words = {row["problem_id"]: row["solution"].split() for row in trained.rows("problems/*")}
+    hints = trained.rows("hints/*")
+    assert {row["strategy"] for row in hints} == {"methods.py:first_numbers"}
+    assert {solved[row["problem_id"]] for row in hints} == {True, False}
+    for row in hints:
+        share = row["fraction"] * (1 if solved[row["problem_id"]] else 2)
+        every = words[row["problem_id"]]
+        assert row["text"].split() == every[: max(1, int(share * len(every)))]
 
 
 def test_the_measure_of_the_page_asks_the_policy_about_each_rollout_that_is_learned_from(trained: Program) -> None:

@@ -1,4 +1,7 @@
-"""Two phases and numbers that follow schedules, through the real program, killed in the second phase and resumed."""
+"""Two phases, profiles and numbers that follow schedules, through the real program, killed in between.
+
+The first phase ends when pass@1 of a suite does not rise, which it cannot with two tokens to answer in.
+"""
 
 import json
 from collections.abc import Callable
@@ -14,8 +17,9 @@ SETS = {
     "update.lr": '{schedule="linear", start=1e-4, end=5e-5, rounds=3}',
     "curate.draw": "8",
     "profile.max_tokens": "8",
-    "evaluate.sample.max_tokens": "8",
-    "phase": '[{rounds=2, until={metric="reward/mean", min=0.0}}, {problems="other.jsonl", '
+    "evaluate.sample.max_tokens": "2",
+    "evaluate.every": "1",
+    "phase": '[{rounds=2, until={metric="eval/heldout/pass_at_1", without="rise"}}, {problems="other.jsonl", '
     'changes={"curate.sample.temperature"={schedule="mine.py:cooler"}, "curate.sample.n"=2}}]',
 }
 USERS = '''
@@ -51,13 +55,13 @@ def command(program: Program, *more: str) -> tuple[str, ...]:
 
 @pytest.fixture(scope="module")
 def killed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
-    """The run killed while it samples the second round of its second phase, and run to its end."""
+    """The run killed while it profiles the problems of its second phase, and run to its end."""
     program = new_program()
     words = command(program, "--run", "phased")
-    code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#9")
+    code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#10")
     assert code != 0
     last = [e for e in program.events("phased") if e["event"] == "stage_started"][-1]
-    assert (last["stage"], last["round"]) == ("rollout", 3)
+    assert (last["stage"], last["round"], last["purpose"]) == ("rollout", 2, "profile")
     return program, program.json(*words)
 
 
@@ -86,6 +90,30 @@ def test_every_stage_was_computed_with_the_numbers_of_its_round(killed: tuple[Pr
     texts = {row["problem_id"]: row["question"] for row in program.rows("problems/*")}
     assert all(texts[row["problem_id"]] in ours for row in rows if row["round"] > 1)
     assert not all(texts[row["problem_id"]] in ours for row in rows if row["round"] == 1)
+
+
+def test_the_second_phase_begins_with_what_its_own_profile_counts(killed: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = killed
+    made = {(e["stage"], e["round"], e["purpose"]): e for e in program.events("phased") if "output" in e}
+    rollouts, scores = (program.rows(made[stage, 2, "profile"]["output"]) for stage in ("rollout", "score"))
+    right = {row["rollout_id"]: row["correct"] for row in scores}
+    counts = {row["problem_id"]: row for row in program.rows(made["difficulty", 2, "profile"]["output"])}
+    updated = made["update", 1, "train"]["output"].partition("/")[2]
+    assert {row["policy"] for row in rollouts} == {updated}
+    for row in rollouts:  # one of each problem
+        found = counts[row["problem_id"]]
+        assert (found["n"], found["k"], found["last_round"]) == (1, int(right[row["rollout_id"]]), 2)
+        assert found["policies"][-1] == updated
+    before = {row["problem_id"]: row for row in program.rows(made["difficulty", 1, "train"]["output"])}
+    both = set(before) & {row["problem_id"] for row in rollouts}
+    assert both
+    assert all(counts[name]["history"][:-1] == before[name]["history"] for name in both)
+    others = set(before) - both
+    assert others
+    assert all(counts[name] == before[name] for name in others)
+    used = next(e for e in program.events("phased") if (e["event"], e.get("stage"), e.get("round"), e.get("purpose"))
+                == ("stage_started", "curate", 2, "train"))  # fmt: skip
+    assert used["inputs"]["difficulty"] == [made["difficulty", 2, "profile"]["output"]]
 
 
 def test_a_stage_of_a_phase_is_asked_again_with_the_same_numbers_and_nothing_else_follows(

@@ -50,6 +50,8 @@ class Memory:
     """Models of the roles that are not the policy, by name."""
     earlier: Rounds = ()
     """The rounds before, whose rollouts waves may take up again."""
+    profiled: int = 0
+    """First round of the phase whose profile is in the difficulty; 0 for the first phase."""
 
     def after(self, learned: Round) -> "Memory":
         """Return the memory with a round more that was learned from."""

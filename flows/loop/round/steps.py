@@ -1,6 +1,6 @@
 """The stages of one round, with the settings of the round: what follows what, as in the picture in the README."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -17,8 +17,8 @@ from gradus.flows.loop.round.memory import Memory, maybe
 from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.by_round import curate_config, section, stage_config, tracker_config
-from gradus.flows.recipe.course.past import NOTHING, Past
+from gradus.flows.recipe.course.by_round import curate_config, hint_config, section, stage_config, tracker_config
+from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.learning import GIVEN
@@ -37,6 +37,10 @@ class Steps:
     recipe: Recipe
     start: Beginning
     past: Past = NOTHING
+    first: int = 0
+    """The first round of its phase; 0 for the first phase."""
+    read: frozenset[str] = frozenset()
+    """Metrics of rounds that anything in the recipe follows."""
     hinted: Ref | None = None
     worked: Batch | None = None
     known: Known = field(default_factory=dict[tuple[str, Ref, Ref, str], Ref])
@@ -48,11 +52,17 @@ class Steps:
         problems = self.start.phases[place]
         hints = self.start.hints if problems == self.start.problems else None
         start = replace(self.start, problems=problems, hints=hints)
-        return replace(self, recipe=recipe_of_phase(self.recipe, place, first), start=start)
+        recipe = recipe_of_phase(self.recipe, place, first)
+        return replace(self, recipe=recipe, start=start, first=first if place else 0)
 
-    def prepared(self, index: int) -> "Steps":
-        """The steps with the hints and the worked solutions of their problems."""
-        return replace(self, hinted=self.hints(index), worked=self.given(index))
+    def prepared(self) -> "Steps":
+        """The steps with the worked solutions of their problems, and with the hints that hold for all rounds."""
+        hinted = None if self._hints_by_round else self.hints(self.first)
+        return replace(self, hinted=hinted, worked=self.given(self.first))
+
+    @property
+    def _hints_by_round(self) -> bool:
+        return hint_config(self.recipe, self.first, self.past).reads_rounds
 
     def settings(self, stage: str, index: int, base: C) -> C:
         """The settings of a stage in a round, with the changes of guards that it came to."""
@@ -80,27 +90,41 @@ class Steps:
         config = self.settings(name, index, base)
         return self.session.stage(name, config, inputs, round=index, purpose=purpose, facts=facts)
 
-    def profile(self, policy: Ref) -> Memory:
-        """Measure the training problems' difficulty under the starting policy, if the recipe has `profile`.
-
-        A difficulty that the run begins with takes its place.
-        """
+    def begin(self) -> Memory:
+        """Return the memory before the first round; a difficulty that the run begins with replaces a profile."""
         start = self.start
         begun = Memory(start.difficulty, start.trackers, start.roles, start.earlier)
-        if self.recipe.profile is None or start.difficulty:
-            return begun
+        return begun if start.difficulty else self.profile(0, start.policy, begun)
+
+    def profile(self, index: int, policy: Ref, memory: Memory) -> Memory:
+        """Return the memory with the difficulty of the problems under a policy, if the recipe or phase has `profile`.
+
+        It is added to what the rounds before know, as their own measurements are: pass rates become those of this
+        policy, histories keep the earlier ones.
+        """
+        if self.recipe.profile is None:
+            return replace(memory, profiled=self.first)
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
-        planned = self.session.stage("curate", plan, problems, purpose="profile").ref
-        batch = self.sample_and_score(planned, [self.start.problems], policy, 0, "profile")
-        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores]}
-        return replace(begun, difficulty=self.run("difficulty", self.recipe.difficulty, inputs, 0, "profile").ref)
+        planned = self.session.stage("curate", plan, problems, round=index, purpose="profile").ref
+        batch = self.sample_and_score(planned, [self.start.problems], policy, index, "profile")
+        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores], "difficulty": maybe(memory.difficulty)}
+        facts = {"round": index} if index else {}
+        measured = self.run("difficulty", self.recipe.difficulty, inputs, index, "profile", facts=facts).ref
+        return replace(memory, difficulty=measured, profiled=self.first)
 
-    def hints(self, index: int) -> Ref | None:
-        """Build hints for the training problems, if a wave asks for them and the run does not begin with some."""
+    def hints(self, index: int, measures: Measures | None = None) -> Ref | None:
+        """Build hints for the training problems, if a wave asks for them and the run does not begin with some.
+
+        A strategy that reads what rounds measure is asked anew in every round, with the measures of the round.
+        """
         if self.start.hints or not any(wave.reads_hints for wave in self.recipe.all_waves):
             return self.start.hints
-        return self.run("hint", self.recipe.hint, {"problems": [self.start.problems]}, index).ref
+        settings, inputs = hint_config(self.recipe, index, self.past), {"problems": [self.start.problems]}
+        if measures is not None:
+            inputs["difficulty"] = maybe(measures.memory.difficulty)
+            inputs["trackers"] = measures.beside(settings.tracked)
+        return self.session.stage("hint", settings, inputs, round=index).ref
 
     def given(self, index: int) -> Batch | None:
         """Worked solutions of the training problems as scored rows, if the recipe has `given`."""
@@ -113,24 +137,31 @@ class Steps:
         return Batch(rows.ref, judged.ref, {}, 0)
 
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
-        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave."""
+        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave.
+
+        Before the first round of a phase, or of what a guard that goes back leaves of it, its problems are profiled.
+        """
+        if memory.profiled < self.first:
+            memory = self.profile(index, policy, memory)
         problems = [self.start.problems]
         curate, facts = curate_config(self.recipe, index, self.past), {"round": index}
         known = {"problems": problems, "difficulty": maybe(memory.difficulty)}
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
         measures = self.measures(index, policy, memory)
+        hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        by_role = self.by_role(index, policy, memory)
-        plans, made = Asking(by_role, measures, known, self.hinted, memory.earlier).rows(self.waves(index), plan, first)
+        asking = Asking(self.by_role(index, policy, memory), measures, known, hinted, memory.earlier)
+        plans, made = asking.rows(self.waves(index), plan, first)
         judged = {**tables(made, use=LEARN), "difficulty": maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         columns = partial(measures.beside, plans=plans, made=made)
         seen = {**known, "plan": plans, **tables(made)}
-        after = replace(memory, difficulty=measured, trackers=self.tracked(index, seen, memory, columns))
-        return Gathered(plans, made, after, first.metrics, problems[0], columns)
+        trackers, means = self.tracked(index, seen, memory, columns)
+        after = replace(memory, difficulty=measured, trackers=trackers)
+        return Gathered(plans, made, after, {**first.metrics, **means}, problems[0], columns)
 
     def measures(self, index: int, policy: Ref, memory: Memory) -> Measures:
         """Return the measures of a round, none of which has run."""
@@ -147,23 +178,36 @@ class Steps:
         """Yield the waves of a round with their numbers from 1: those that it has, and that no metric has ended."""
         before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
         for number, wave in enumerate(self.recipe.all_waves, start=1):
-            ended = [wave.until is not None and wave.until.was_met(e.metrics for e in each) for each in (before, known)]
+            ended = [self._has_ended(wave, each) for each in (before, known)]
             if not ended[1]:
                 if index >= wave.from_round:
                     yield number, wave
             elif not ended[0]:
                 self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
 
-    def tracked(self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns) -> dict[str, Ref]:
-        """Return the rows of each tracker after a round; all see those of the others as they were before it."""
+    def _has_ended(self, wave: WaveConfig, rounds: Sequence[Figures]) -> bool:
+        end = wave.until
+        return end is not None and end.was_met((each.metrics for each in rounds), self.past.begun.get(end.metric))
+
+    def tracked(
+        self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns
+    ) -> tuple[dict[str, Ref], dict[str, float]]:
+        """Return the rows of each tracker after a round, and the means of columns that anything follows.
+
+        All trackers see the rows of the others as they were before the round.
+        """
         found: dict[str, Ref] = {}
+        means: dict[str, float] = {}
         for each in self.recipe.trackers:
             name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
+            followed = tuple(sorted(column for column in self.read if column.startswith(f"{name}.")))
+            settings = settings.model_copy(update={"means": followed})
             own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
             call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
             found[name] = call.ref
-        return found
+            means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
+        return found, means
 
     def learn(
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False

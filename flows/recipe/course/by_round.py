@@ -12,6 +12,7 @@ from gradus.flows.recipe.setting_faults import valid
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import (
     CurateConfig,
+    HintConfig,
     SampleConfig,
 )
 from gradus.tasks.config.learning import UpdateConfig
@@ -40,6 +41,12 @@ def curate_config(recipe: Recipe, index: int, past: Past = NOTHING) -> CurateCon
     found = stage_config(recipe, "curate", index, recipe.curate, past)
     prompt = {"prompt": recipe.rollout.prompt} if found.counts_tokens else {}
     return found.model_copy(update={**prompt, "tracked": tracked_by(recipe.keepers, chosen_in(found))})
+
+
+def hint_config(recipe: Recipe, index: int, past: Past = NOTHING) -> HintConfig:
+    """Return the settings of hints that are built in a round, with the keys of trackers."""
+    found = stage_config(recipe, "hint", index, recipe.hint, past)
+    return found.model_copy(update={"tracked": tracked_by(recipe.keepers, chosen_in(found))})
 
 
 def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHING, origin: str = "") -> PlanningConfig:

@@ -1,23 +1,21 @@
 """The past of a run: what its rounds recorded, from which guards, schedules and phases follow in every repetition."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import get_args
+from dataclasses import dataclass, field, replace
 
-from gradus.components.recorded import Recorded
 from gradus.data.schedules.progress import Progress
 from gradus.flows.recipe.guards import Guard, Override
 
-RECORDED: tuple[str, ...] = get_args(Recorded)
-"""Metrics of a round that guards, schedules and phases may read."""
+Metrics = Mapping[str, float]
 
 
 @dataclass(frozen=True)
 class Figures:
-    """Record of a round: completion tokens sampled for training, and its metrics."""
+    """Record of a round: completion tokens sampled for training, its metrics, optimiser steps of the policy."""
 
     tokens: int
-    metrics: Mapping[str, float]
+    metrics: Metrics
+    steps: int = 0
 
 
 @dataclass(frozen=True)
@@ -26,11 +24,19 @@ class Past:
 
     guards: tuple[tuple[Guard, int], ...] = ()
     rounds: tuple[Figures, ...] = ()
+    begun: Metrics = field(default_factory=dict[str, float])
+    """Metrics of the starting policy's evaluations."""
 
-    def after(self, tokens: int, metrics: Mapping[str, float]) -> "Past":
+    def after(self, tokens: int, metrics: Metrics, steps: int = 0) -> "Past":
         """Return the past with a round more."""
-        kept = {name: value for name, value in metrics.items() if name in RECORDED}
-        return replace(self, rounds=(*self.rounds, Figures(tokens, kept)))
+        return replace(self, rounds=(*self.rounds, Figures(tokens, metrics, steps)))
+
+    def evaluated(self, metrics: Metrics) -> "Past":
+        """Return the past with what evaluations of the newest policy recorded."""
+        if not self.rounds:
+            return replace(self, begun={**self.begun, **metrics})
+        newest = self.rounds[-1]
+        return replace(self, rounds=(*self.rounds[:-1], replace(newest, metrics={**newest.metrics, **metrics})))
 
     def outside(self, guard: Guard, index: int) -> "Past":
         """Return the past with a guard whose limit a round came to."""
@@ -44,14 +50,22 @@ class Past:
         """Return the rounds whose figures a round may read; of a run that overlaps, it is made during the last one."""
         return self.rounds[: max(0, index - 1 - overlap)]
 
+    def newest(self, metric: str, index: int, overlap: int) -> float | None:
+        """Return the last value of a metric that a round may read; None before the first."""
+        values = (each.metrics[metric] for each in reversed(self.known(index, overlap)) if metric in each.metrics)
+        return next(values, self.begun.get(metric))
+
     def progress(self, index: int, overlap: int, first: int = 1) -> Progress:
-        """Return what a schedule sees in a round, with rounds and tokens counted from a first round."""
+        """Return what a schedule sees in a round, with rounds, tokens and steps counted from a first round."""
         known = self.known(index, overlap)
+        recorded = [self.begun, *(each.metrics for each in known)]
         metrics = {
-            name: tuple(each.metrics[name] for each in known if name in each.metrics)
-            for name in sorted({name for each in known for name in each.metrics})
+            name: tuple(each[name] for each in recorded if name in each)
+            for name in sorted({name for each in recorded for name in each})
         }
-        return Progress(max(1, index - first + 1), sum(each.tokens for each in known[first - 1 :]), metrics)
+        own = known[first - 1 :]
+        tokens, steps = sum(each.tokens for each in own), sum(each.steps for each in own)
+        return Progress(max(1, index - first + 1), tokens, metrics, steps)
 
 
 NOTHING = Past()

@@ -17,12 +17,12 @@ from typing import Annotated, Any, Protocol, Self, TypeVar, cast
 from pydantic import Field, model_validator
 
 from gradus.components.chosen import ScheduleConfig, WaveConfig
-from gradus.components.recorded import Until
+from gradus.components.recorded import Streak, Until
 from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
 from gradus.flows.recipe.guards import Override, by_stage
-from gradus.tasks.config.curation import MAX_LEVEL
+from gradus.tasks.config.curation import MAX_LEVEL, SampleConfig
 
 
 class Phased(Scheduled, Protocol):
@@ -41,6 +41,16 @@ class Phased(Scheduled, Protocol):
     @property
     def problems(self) -> str:
         """Its problems."""
+        ...
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """The problems of each phase."""
+        ...
+
+    @property
+    def profile(self) -> SampleConfig | None:
+        """Samples by which it measures difficulty."""
         ...
 
     @property
@@ -67,6 +77,9 @@ class Phase(Config):
     """A threshold at which it ends; needs `rounds`, too."""
     problems: str = ""
     """Problems of its rounds; the recipe's unless given."""
+    profile: bool | SampleConfig | None = Field(default=None, exclude_if=unset)
+    """Measure the difficulty of its problems before its first round: true with the recipe's samples, or with these.
+    Unless given, it is measured if the recipe has `profile` and the problems are others than in the phase before."""
     waves: tuple[WaveConfig, ...] | None = Field(default=None, exclude_if=unset)
     """The waves of its rounds, in place of the recipe's."""
     escalate: tuple[Annotated[int, Field(ge=1, le=MAX_LEVEL)], ...] | None = Field(default=None, exclude_if=unset)
@@ -123,20 +136,28 @@ def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
 
     It follows from the figures of the rounds before alone, so a repeated run comes to the same.
     """
-    place, first, tokens, in_a_row = 0, 1, 0, 0
+    place, first, tokens = 0, 1, 0
     if not recipe.phase:
         return place, first
+    streak = _begun(recipe, place, first, past)
     for following in range(2, index + 1):
         phase, newest = recipe.phase[place], following - 1 - recipe.overlap  # the last round whose figures are known
         if first <= newest <= len(past.rounds):
             found = past.rounds[newest - 1]
             tokens += found.tokens
-            in_a_row = in_a_row + 1 if phase.until and phase.until.holds(found.metrics) else 0
-        if phase.has_ended(following - first, tokens, in_a_row):
-            place, first, tokens, in_a_row = place + 1, following, 0, 0
+            streak = phase.until.streak(streak, found.metrics) if phase.until else streak
+        if phase.has_ended(following - first, tokens, streak.length):
+            place, first, tokens = place + 1, following, 0
             if place == len(recipe.phase):
                 return None
+            streak = _begun(recipe, place, first, past)
     return place, first
+
+
+def _begun(recipe: Phased, place: int, first: int, past: Past) -> Streak:
+    """Return no rounds in a row, with the value of the phase's metric that is known when it begins."""
+    until = recipe.phase[place].until
+    return Streak(0, until and past.newest(until.metric, first, recipe.overlap))
 
 
 def recipe_of_phase(recipe: R, place: int, first: int) -> R:
@@ -149,9 +170,19 @@ def recipe_of_phase(recipe: R, place: int, first: int) -> R:
         "overrides": (*changes, *recipe.overrides),
         "schedules": {**recipe.schedules, **own},
         "problems": phase.problems or recipe.problems,
+        "profile": _profile(recipe, place),
     }
     replaced = {"waves": phase.waves, "escalate": phase.escalate}
     return recipe.model_copy(update={**body, **{key: value for key, value in replaced.items() if value is not None}})
+
+
+def _profile(recipe: Phased, place: int) -> SampleConfig | None:
+    """Return the samples by which a phase measures the difficulty of its problems; None if it does not."""
+    asked, problems = recipe.phase[place].profile, recipe.all_problems
+    if isinstance(asked, SampleConfig):
+        return asked
+    others = place == 0 or problems[place] != problems[place - 1]
+    return recipe.profile if (others if asked is None else asked) else None
 
 
 def of_each_phase(recipe: R) -> list[R]:
@@ -169,15 +200,10 @@ def settled(recipe: R) -> Iterator[R]:
             yield each.model_copy(update={"schedules": held}) if each.schedules else each
 
 
-def metrics_read(recipe: Phased) -> set[str]:
-    """Return the metrics that ends of phases and schedules follow."""
-    ends = {phase.until.metric for phase in recipe.phase if phase.until}
-    return ends.union(*(chosen.metrics for each in of_each_phase(recipe) for chosen in each.schedules.values()))
-
-
 def following_rounds(recipe: Phased) -> list[str]:
     """Return, in words, the ends of phases and the settings that follow what rounds record."""
     ends = [f"the end of phase {n}" for n, phase in enumerate(recipe.phase, start=1) if phase.until or phase.tokens]
     chosen = (each.schedules.items() for each in of_each_phase(recipe))
-    read = (path for items in chosen for path, each in items if each.metrics or each.settings.get("tokens"))
+    recorded = ("tokens", "optimizer_steps")
+    read = (path for items in chosen for path, each in items if each.metrics or any(map(each.settings.get, recorded)))
     return [*ends, *dict.fromkeys(read)]

@@ -13,11 +13,10 @@ from typing import Any, Protocol, cast
 from pydantic import ValidationError
 
 from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
-from gradus.data.errors import UsageError, shortened
-from gradus.data.nearest import did_you_mean
+from gradus.data.errors import UsageError
 from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
-from gradus.flows.recipe.course.past import RECORDED, Past
+from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.guards import stage_of
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.waves import RoleConfig
@@ -139,21 +138,17 @@ def address(recipe: Scheduled, path: str) -> tuple[str, str]:
 
 
 def refuse_unfit(recipe: Scheduled, origin: str) -> None:
-    """Raise UsageError for a schedule of what no round reads anew, or of a metric that no round records."""
+    """Raise UsageError for a schedule of what no round reads anew."""
     functions = (each.short for each in (*recipe.all_waves, *recipe.keepers))
     named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
     stages = ("curate", "rollout", "score", "difficulty", "update", *named, *functions, *recipe.stages)
-    for path, chosen in recipe.schedules.items():
+    for path in recipe.schedules:
         stage, key = address(recipe, path)
         if stage not in stages or not key or key in _OF_THE_LOOP:
             hint = f"numbers of {', '.join(stages)} can follow one"
             raise UsageError(
                 f"{origin}: {path} cannot follow a schedule: it is not read anew in every round", hint=hint
             )
-        if unknown := [name for name in chosen.metrics if name not in RECORDED]:
-            hint = did_you_mean(unknown[0], RECORDED, f"it is one of {', '.join(RECORDED)}")
-            what = f"the schedule {chosen.label} reads {shortened(unknown[0])!r}, which no round records"
-            raise UsageError(f"{origin}: {path}: {what}", hint=hint)
 
 
 def set_scheduled(body: dict[str, Any], stage: str, recipe: Scheduled, past: Past, index: int) -> None:
@@ -168,13 +163,13 @@ def set_scheduled(body: dict[str, Any], stage: str, recipe: Scheduled, past: Pas
 def extremes(schedules: Mapping[str, ScheduleConfig], rounds: int) -> Iterator[dict[str, ScheduleConfig]]:
     """Yield the schedules held at numbers that they come to together: in each round of one's least and greatest.
 
-    Metrics and tokens are taken as nothing, very small and very great. A user's function is not run.
+    Metrics, tokens and steps are taken as nothing, very small and very great. A user's function is not run.
     """
     ours = {path: chosen for path, chosen in schedules.items() if not chosen.is_users}
     far = {name: (10.0**12,) for chosen in ours.values() for name in chosen.metrics}
     low = {name: (-value,) for name, (value,) in far.items()}
     moments = [Progress(index) for index in _sampled(rounds)]
-    moments += [Progress(max(1, rounds), 10**15, metrics) for metrics in (far, low)]
+    moments += [Progress(max(1, rounds), 10**15, metrics, 10**15) for metrics in (far, low)]
     values = {path: [number(path, chosen, _seen(now, chosen)) for now in moments] for path, chosen in ours.items()}
     chosen_moments = {
         pick(range(len(moments)), key=each.__getitem__) for each in values.values() for pick in (min, max)

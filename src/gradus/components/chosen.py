@@ -262,6 +262,11 @@ class ScheduleConfig(Chosen, kind="schedule"):
     from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 1))
     """The round that it counts as its first; the start of a phase for a schedule of a phase."""
 
+    @classmethod
+    def _checked(cls, name: str, own: Mapping[str, object]) -> Mapping[str, object]:
+        """Its settings; `optimizer_steps` only if set, so that recipes of earlier versions keep their runs' names."""
+        return {key: value for key, value in super()._checked(name, own).items() if key != "optimizer_steps" or value}
+
     @property
     def metrics(self) -> tuple[str, ...]:
         """The metrics that it reads: those that it declares, and the one that its setting `metric` names."""

@@ -1,13 +1,14 @@
-"""Metrics that rounds record and settings may name, and thresholds of them."""
+"""Metrics that rounds record and settings may name, and the ends that follow them."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from gradus.components.settings import MAX_ROUNDS, Config
+from gradus.components.settings import MAX_ROUNDS, Config, unset
 
-Recorded = Literal[
+RECORDED = (
     "policy/entropy",
     "policy/kl_ref",
     "policy/grad_norm",
@@ -20,46 +21,67 @@ Recorded = Literal[
     "reward/std",
     "reward/frac_zero_std_groups",
     "reward/frac_all_right",
-]
-"""Metrics as stages write them: figures of the rollouts of a round's first plan and of its update."""
+)
+"""Metrics of every recipe, as stages write them: figures of the rollouts of a round's first plan and of its update."""
+OF_SUITES = "eval/"
+"""Beginning of the metrics of evaluation suites."""
+
+
+@dataclass(frozen=True)
+class Streak:
+    """Rounds in a row, up to the newest, that were at an end's threshold."""
+
+    length: int = 0
+    best: float | None = None
+    """The highest value so far, or the lowest where no fall is looked for."""
 
 
 class Until(Config):
-    """A threshold of a metric of rounds at which a phase or a wave ends."""
+    """An end of a phase or a wave: a threshold of a metric of rounds, or a metric that no longer rises or falls."""
 
-    metric: Recorded
-    """The metric."""
+    metric: str
+    """The metric: of every round, of an evaluation suite (eval/SUITE/pass_at_1), or the mean of a column of a tracker
+    (TRACKER.COLUMN)."""
     min: float | None = Field(default=None, allow_inf_nan=False)
     """The metric has to be at least this."""
     max: float | None = Field(default=None, allow_inf_nan=False)
     """The metric has to be at most this."""
+    without: Literal["rise", "fall"] | None = Field(default=None, exclude_if=unset)
+    """The metric must not be above (below) all its values before: of the phase, with the one that it began with, or of
+    the training for a wave."""
     patience: int = Field(default=1, ge=1, le=MAX_ROUNDS)
-    """Rounds in a row in which it has to be so."""
+    """Rounds in a row in which it has to be so; of a suite only rounds after which it was evaluated count."""
 
     @model_validator(mode="after")
     def _has_a_threshold(self) -> "Until":
-        if self.min is None and self.max is None:
-            raise ValueError("until needs min or max")
+        if self.min is None and self.max is None and self.without is None:
+            raise ValueError("until needs min or max, or without")
         return self
 
-    def holds(self, metrics: Mapping[str, float]) -> bool:
-        """Return whether a round is at the threshold; one that did not measure the metric is not."""
+    def streak(self, before: Streak, metrics: Mapping[str, float]) -> Streak:
+        """Return the rounds in a row after one more; one that did not measure its metric is not at the threshold."""
         value = metrics.get(self.metric)
         if value is None:
-            return False
-        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+            return before if self.metric.startswith(OF_SUITES) else Streak(0, before.best)
+        better = before.best is None or (value < before.best if self.without == "fall" else value > before.best)
+        holds = (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+        holds = holds and not (self.without and better)
+        return Streak(before.length + 1 if holds else 0, value if better else before.best)
 
-    def was_met(self, rounds: Iterable[Mapping[str, float]]) -> bool:
-        """Return whether some rounds in a row of these were at the threshold, as many as its patience."""
-        in_a_row = 0
+    def was_met(self, rounds: Iterable[Mapping[str, float]], begun: float | None = None) -> bool:
+        """Return whether as many rounds in a row as its patience were at the threshold; `begun` is the value before."""
+        streak = Streak(0, begun)
         for metrics in rounds:
-            in_a_row = in_a_row + 1 if self.holds(metrics) else 0
-            if in_a_row == self.patience:
+            streak = self.streak(streak, metrics)
+            if streak.length == self.patience:
                 return True
         return False
 
     def __str__(self) -> str:
-        """The threshold as people read it."""
+        """The end as people read it."""
         limits = (("at least", self.min), ("at most", self.max))
-        said = " and ".join(f"{word} {limit:g}" for word, limit in limits if limit is not None)
-        return f"{self.metric} is {said}" + (f" in {self.patience} rounds in a row" if self.patience > 1 else "")
+        said = [f"is {word} {limit:g}" for word, limit in limits if limit is not None]
+        said += [f"is without a {self.without}"] if self.without else []
+        counted = "evaluations" if self.metric.startswith(OF_SUITES) else "rounds"
+        row = f" in {self.patience} {counted} in a row" if self.patience > 1 else ""
+        return f"{self.metric} {' and '.join(said).replace(' and is', ' and')}{row}"

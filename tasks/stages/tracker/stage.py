@@ -5,16 +5,21 @@ reads of others, and difficulty, all three as of the round before and optional. 
 they are.
 """
 
+from collections.abc import Sequence
+
+import numpy as np
 import pyarrow as pa
 
 from gradus.components.chosen import TrackerConfig
-from gradus.data.arrays import Ints
+from gradus.data.arrays import Ints, floats
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import Round, WaveError
 from gradus.data.curation.tracked import Tracked, TrackerError, changed_rows, merged, named, unnamed
 from gradus.data.errors import BadInputError
+from gradus.data.lake.columns import kind_of
 from gradus.tasks.config.trackers import TrackingConfig
 from gradus.tasks.identity.loading import load
+from gradus.tasks.runs.records import Metrics
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows
@@ -47,10 +52,15 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
         table = merged(known, changed, by)
     except (TrackerError, WaveError) as error:
         raise BadInputError(f"{name}: {error}") from None
-    ctx.out.write_table(named(table, chosen.short, by))
+    kept = named(table, chosen.short, by)
+    ctx.out.write_table(kept)
     ctx.beat(1.0, f"{changed.num_rows} of {table.num_rows} rows changed")
     return StageResult(
-        metrics={"data/tracked_rows": float(table.num_rows), "data/tracked_changed": float(changed.num_rows)},
+        metrics={
+            "data/tracked_rows": float(table.num_rows),
+            "data/tracked_changed": float(changed.num_rows),
+            **_means(kept, config.means),
+        },
         summary={"rows": table.num_rows, "changed": changed.num_rows},
         samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
     )
@@ -62,6 +72,22 @@ def _kept(ctx: StageContext, chosen: TrackerConfig) -> pa.Table:
     if not ctx.inputs.get("before"):
         return changed_rows({each: [] for each in (*by, *columns)}, by, columns)
     return unnamed(ctx.store.read(ctx.one("before")), chosen.short).select([*by, *columns])
+
+
+def _means(kept: pa.Table, columns: Sequence[str]) -> Metrics:
+    """Return the mean of each column over the rows in which it is known; none if it is known in no row."""
+    found: Metrics = {}
+    for column in columns:
+        values = kept.column(column)
+        if not (pa.types.is_floating(values.type) or pa.types.is_integer(values.type) or pa.types.is_null(values.type)):
+            raise BadInputError(
+                f"the recipe follows the mean of {column}, and it holds {kind_of(values.type)}",
+                hint="take a column of numbers",
+            )
+        known = floats(values)
+        known = known[~np.isnan(known)]
+        found |= {column: float(known.mean())} if len(known) else {}
+    return found
 
 
 def _refused(_pool: Candidates, _num: int) -> Ints:

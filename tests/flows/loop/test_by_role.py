@@ -118,6 +118,7 @@ def test_a_recipe_writes_scores_of_uses_below_score_and_keeps_its_identity_witho
             "server.api_key_variable names the environment variable HOME",
         ),
         ({"score": {"judge": {"rewards": ["nowhere.py:f"]}}}, "there is no file"),
+        ({"waves": ["verify"]}, r"wave verify plans rows of the role verifier, .* add \[roles.verifier\] to it"),
         ({"waves": ["reads.py:again"]}, r"the wave reads.py:again reads the column reward of rows of the use judge"),
     ],
 )

@@ -45,7 +45,7 @@ def test_with_an_overlap_a_wave_ends_one_round_later() -> None:
 @pytest.mark.parametrize(
     ("until", "sentence"),
     [
-        ({"metric": "reward/maen", "min": 1}, "until.metric"),
+        ({"metric": "reward/maen", "min": 1}, "until of the wave refill: no round records 'reward/maen'; did you mean"),
         ({"metric": "reward/mean"}, "until needs min or max"),
         (
             {"metric": "policy/kl_ref", "max": 1},

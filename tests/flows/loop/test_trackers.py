@@ -65,6 +65,41 @@ class Remembering(Rehearsal):
         return outcome
 
 
+def test_hints_that_read_a_tracker_are_built_in_every_round_and_others_once(tmp_path: Path) -> None:
+    text = '@component("hint", needs=(NEEDS))\ndef told(problem, fraction):\n    return "x"\n'
+    (tmp_path / "told.py").write_text(
+        "from gradus.components import component\n\n" + text.replace("NEEDS", '"spo.value",')
+    )
+    (tmp_path / "plain.py").write_text("from gradus.components import component\n\n" + text.replace("NEEDS", ""))
+
+    @dataclass
+    class Hinting(Remembering):
+        hinted: dict[int, list[str]] = field(default_factory=dict)
+        shown: dict[int, str] = field(default_factory=dict)
+
+        def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
+            found = super().stage(name, config, inputs, round=round, **more)
+            if name == "hint":
+                read = [*inputs.get("difficulty", []), *inputs.get("trackers", [])]
+                self.hinted[round] = [str(ref) for ref in read]
+            if name == "wave":
+                self.shown[round] = bytes.fromhex(inputs["hints"][0].digest).decode()
+            return found
+
+    body: dict[str, Any] = {"escalate": [1], "trackers": ["spo"], "rounds": 2}
+    session = Hinting([0.5] * 9)
+    plan = recipe([], hint={"strategy": f"{tmp_path}/told.py:told"}, **body)
+    train(session, plan, START)  # pyright: ignore[reportArgumentType] - has no store
+    assert session.hinted[1] == []  # neither a profile nor a row of the tracker
+    assert session.hinted[2] == [session.difficulty[2], str(rows_after("spo", 1))]
+    assert session.shown == {1: "hint-1-train", 2: "hint-2-train"}
+    session = Hinting([0.5] * 9)
+    plan = recipe([], hint={"strategy": f"{tmp_path}/plain.py:told"}, **body)
+    train(session, plan, START)  # pyright: ignore[reportArgumentType] - has no store
+    assert session.hinted == {0: []}
+    assert session.shown == dict.fromkeys((1, 2), "hint-0-train")
+
+
 def rows_after(name: str, index: int) -> Ref:
     return Ref("trackers", f"{name}-{index}".encode().hex()[:64].ljust(8, "0"))
 
@@ -155,6 +190,22 @@ def test_what_no_tracker_keeps_is_refused_before_anything_starts(
         check_recipe(load_recipe("demo", {"trackers": named, "curate.filters": [f"{file}:low"]}), tmp_path)
     sentence = str(refused.value).replace(f"{tmp_path}/", "")
     assert re.search(said, sentence), sentence
+
+
+@pytest.mark.parametrize(
+    ("need", "said"),
+    [
+        ("spo.valu", "hint told.py:told needs spo.valu, which is no column of the tracker spo; did you mean spo.value"),
+        ("mine.value", "needs mine.value, and the recipe has no tracker mine"),
+        ("prompt_tokens", "needs prompt_tokens, which its kind is not handed"),
+    ],
+)
+def test_a_hint_strategy_that_reads_what_nobody_knows_is_refused(tmp_path: Path, need: str, said: str) -> None:
+    text = f'@component("hint", needs=("{need}",))\ndef told(problem, fraction):\n    return "x"\n'
+    (tmp_path / "told.py").write_text(f"from gradus.components import component\n\n{text}")
+    body = {"trackers": ["spo"], "hint.strategy": f"{tmp_path}/told.py:told"}
+    with pytest.raises(UsageError, match=said):
+        check_recipe(load_recipe("demo", body), tmp_path)
 
 
 def test_a_tracker_begins_with_rows_of_its_own_alone(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_a_run_within_its_guards_is_the_run_without_them() -> None:
     ("guard", "message"),
     [
         ({"metric": "policy/entropy"}, "a guard needs min or max"),
-        ({"metric": "entropy", "min": 0}, "there is no 'entropy'; did you mean policy/entropy"),
+        ({"metric": "entropy", "min": 0}, "no round records 'entropy'; did you mean policy/entropy"),
         ({"metric": "reward/mean", "min": float("nan")}, "finite"),
         ({"metric": "reward/mean", "min": 0, "then": "back"}, "the same settings lead to the same place"),
         ({"metric": "reward/mean", "min": 0, "changes": {"update.lr": 1}}, 'changes need then = "back"'),

@@ -1,12 +1,14 @@
 """Stage hint: levels that show the same text, and steps that state the answer early, are counted."""
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Store
+from gradus.tasks.config.curation import HintConfig
 from tests.tasks.stages.test_learning import stage
 
 PROBLEMS = pa.table(
@@ -42,3 +44,50 @@ def test_the_reasons_are_said_if_no_problem_can_be_hinted_at(tmp_path: Path) -> 
     store = Store(tmp_path)
     with pytest.raises(GateError, match=r"none of 1 problems can be hinted at \(a single step: 1\)"):
         stage(store, "hint", "hints", "a", inputs={"problems": [store.put("problems", PROBLEMS.slice(3))]})
+
+
+MINE = '''
+from gradus.components import component
+
+@component("hint", needs=("problem.level", "domain", "pass_rate", "seen.count"))
+def mine(problem, fraction):
+    """Show what there is of a problem."""
+    return str([problem[name] for name in ("problem.level", "domain", "pass_rate", "seen.count")])
+'''
+
+
+def test_a_strategy_reads_keys_of_problems_difficulty_and_trackers(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    problems = pa.table(
+        {
+            "problem_id": ["a", "b"],
+            "question": ["4 + 4 =", "5 + 4 ="],
+            "answer": ["8", "9"],
+            "domain": ["sums", None],
+            "extra": ['{"level": 3}', None],
+        }
+    )
+    seen = pa.table({"problem_id": ["b"], "seen.count": [7.0]})
+    difficulty = pa.table({"problem_id": ["a"], "n": [4], "k": [1]})
+    store = Store(tmp_path / "lake")
+    inputs = {name: [store.put(name, table)] for name, table in (("problems", problems), ("difficulty", difficulty))}
+    inputs["trackers"] = [store.put("trackers", seen)]
+    config: dict[str, Any] = {
+        "strategy": f"{tmp_path}/mine.py:mine",
+        "fractions": (0.5,),
+        "tracked": {"seen.count": ("problem_id",)},
+    }
+    made, _ = stage(store, "hint", "hints", "a", inputs=inputs, **config)
+    texts = dict(zip(*(store.read(made).column(name).to_pylist() for name in ("problem_id", "text")), strict=True))
+    assert texts == {"a": "[3.0, 'sums', 0.25, None]", "b": "[None, None, None, 7.0]"}
+
+
+@pytest.mark.parametrize(
+    ("needs", "by_round"),
+    [("", False), ('"problem.level", "domain"', False), ('"pass_rate"', True), ('"seen.count"', True)],
+)
+def test_only_what_rounds_measure_asks_for_hints_in_every_round(tmp_path: Path, needs: str, by_round: bool) -> None:
+    text = MINE.replace('"problem.level", "domain", "pass_rate", "seen.count"', needs, 1).replace("(),", "()")
+    (tmp_path / "mine.py").write_text(text)
+    found = HintConfig.model_validate({"strategy": f"{tmp_path}/mine.py:mine"})
+    assert found.reads_rounds == by_round

@@ -62,11 +62,12 @@ def asked(
     *,
     tables: Mapping[str, pa.Table] = {},
     tracked: Mapping[str, Sequence[str]] = {},
+    means: Sequence[str] = (),
 ) -> tuple[pa.Table, StageResult]:
     """One call of a tracker in round 3: a group for each problem with these rewards."""
     store = Store(folder)
     ctx = context(store, "trackers", stored(store, rewards, tables))
-    result = run(ctx, TrackingConfig.model_validate({"tracker": tracker, "tracked": dict(tracked)}))
+    result = run(ctx, TrackingConfig.model_validate({"tracker": tracker, "tracked": dict(tracked), "means": means}))
     ctx.out.commit()
     return store.read(ctx.out.ref), result
 
@@ -113,6 +114,15 @@ def test_rows_that_a_tracker_does_not_return_stay_and_others_are_counted_on(tmp_
         ("c", 1.0, "round 3"),
     ]
     assert (result.summary, len(result.samples)) == ({"rows": 3, "changed": 2}, 3)
+
+
+def test_the_mean_of_a_column_that_is_followed_is_a_metric(tmp_path: Path) -> None:
+    mine = users(tmp_path, COUNTING)
+    before = table(**{"problem_id": ["a", "c"], "mine.seen": [3.0, None], "mine.last": ["", ""]})
+    _, result = asked(tmp_path / "1", mine, {"b": [1]}, tables={"before": before}, means=["mine.seen"])
+    assert result.metrics["mine.seen"] == 2.0  # 3 of a, 1 of b, nothing of c
+    with pytest.raises(BadInputError, match=r"the mean of mine.last, and it holds text"):
+        asked(tmp_path / "2", mine, {"b": [1]}, means=["mine.last"])
 
 
 @pytest.mark.parametrize(

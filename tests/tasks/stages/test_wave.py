@@ -245,6 +245,12 @@ def test_a_wave_of_a_users_reads_parts_problems_and_plans_and_asks_with_messages
     [
         ("return round.plan(like=[9], n=1)", "wave mine.py:mine: it names row 9 of 2"),
         ("return round.plan(problems=[0, -1])", "it names row -1 of 3"),
+        (
+            "return round.plan(problems=['b'])",
+            "its 'problems' are .'b'., and rows and groups are named by their numbers",
+        ),
+        ("return round.plan(like=[True, False])", "its 'like' are"),
+        ("return round.plan(like=[0], group='a@r3h0')", "its 'group' are 'a@r3h0'"),
         ("return round.plan(like=[0], group=5)", "it plans for group 5, and there are 1 groups"),
         ("return round.plan(n=1)", "it plans neither rows like others nor problems"),
         ("return round.plan(like=[0], n=0)", "asks for n = 0, .* of problem a"),

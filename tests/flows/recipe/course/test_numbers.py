@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import BadInputError, UsageError
+from gradus.data.schedules.progress import Progress
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.recipe.checking import check_settings
 from gradus.flows.recipe.config import Recipe
@@ -107,13 +108,19 @@ def test_methods_with_schedules() -> None:
         ({"update": {"lr": {"schedule": "liner"}}}, "there is no schedule 'liner'; did you mean linear"),
         ({"update": {"lr": {**LR, "ends": 1}}}, "there is no setting schedules.update.lr.ends"),
         ({"update": {"lr": {**LR, "end": -1.0}}}, r"lr: it must be greater than 0"),
-        ({"update": {"lr": {"schedule": "linear", "start": 1.0, "end": 0.5}}}, "update.lr: .*either rounds or tokens"),
+        (
+            {"update": {"lr": {"schedule": "linear", "start": 1.0, "end": 0.5}}},
+            "update.lr: .*either rounds or tokens or opt",
+        ),
         ({"update": {"loss": LR}}, "update.loss"),
         ({"update": {"lrr": LR}}, "there is no setting update.lrr; did you mean update.lr"),
         ({"curate": {"sample": {"n": {**LR, "start": 4.5, "end": 8}}}}, "curate.sample.n: it must be a whole number"),
         ({"profile": {"n": {**LR, "start": 2, "end": 4}}}, r"profile.n cannot follow a schedule"),
         ({"waves": [{"name": "refill", "times": {**LR, "start": 1, "end": 2}}]}, "waves.0.times cannot follow"),
-        ({"update": {"entropy_coef": {**BY_ENTROPY, "metric": "entropy"}}}, "'entropy', which no round records.*"),
+        (
+            {"update": {"entropy_coef": {**BY_ENTROPY, "metric": "entropy"}}},
+            "no round records 'entropy'; did you mean policy/entropy",
+        ),
         ({"update": {"entropy_coef": {**BY_ENTROPY, "end": float("inf")}}}, "finite"),
     ],
 )
@@ -133,8 +140,8 @@ def test_a_function_of_the_users_is_not_run_when_a_recipe_is_read(tmp_path: Path
     assert found.update.lr == Recipe(name="x").update.lr
     assert [stage_config(found, "update", index, found.update).lr for index in (1, 2, 4)] == [8e-5, 4e-5, 1e-5]
     check_settings(found, tmp_path)
-    past = Past().after(10, {"policy/entropy": 0.5, "perf/seconds": 1.0})
-    assert past.progress(2, 0).metrics == {"policy/entropy": (0.5,)}
+    past = Past().after(10, {"policy/entropy": 0.5}, steps=4)
+    assert past.progress(2, 0) == Progress(2, 10, {"policy/entropy": (0.5,)}, 4)
 
 
 def test_a_function_of_the_users_that_returns_no_number(tmp_path: Path) -> None:

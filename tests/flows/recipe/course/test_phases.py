@@ -14,7 +14,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.phases import following_rounds, phase_of
 from gradus.flows.recipe.reading import load_recipe, recipe_from
-from tests.flows.recipe.test_guards import START, Rehearsal, recipe
+from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 
 OTHER = Ref("problems", "c" * 8)
 WITH_OTHER = replace(START, phases=(START.problems, OTHER))
@@ -128,7 +128,7 @@ def test_cascade_grows_the_length_when_its_first_phase_is_mastered() -> None:
         ([{}, {"rounds": 2}], "phase 1 has no end, and another follows it"),
         ([{"rounds": 2, "until": {"metric": "reward/mean"}}], "until needs min or max"),
         ([{"until": {"metric": "reward/mean", "min": 0.5}}], "until needs `rounds` beside it"),
-        ([{"rounds": 2, "until": {"metric": "reward", "min": 0.5}}], "there is no 'reward'"),
+        ([{"rounds": 2, "until": {"metric": "reward", "min": 0.5}}], "phase.0.until: no round records 'reward'"),
         ([{"rounds": 2, "until": {"metric": "policy/kl_ref", "max": 0.5}}], "measured only with a reference policy"),
         ([{"rounds": 0}], "phase.0.rounds"),
         ([{"rounds": 2, "changes": {"lr": 1}}], "STAGE.KEY"),
@@ -191,3 +191,73 @@ def test_a_phase_ends_by_the_rounds_of_its_own_that_are_known(
         if place < len(ends) and over and index > 1:
             place, first = place + 1, index
         assert phase_of(plan, index, past) == ((place, first) if place < len(ends) else None)
+
+
+@dataclass
+class Profiled(Drawn):
+    """A rehearsal that notes each profile: its round, policy, samples, problems, and the difficulty that it adds to."""
+
+    profiles: dict[int, tuple[str, int, Ref]] = field(default_factory=dict)
+    added_to: dict[int, list[str]] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Any:
+        index = more.get("round", 0)
+        if (name, purpose) == ("rollout", "profile"):
+            self.profiles[index] = (str(inputs["policy"][0]), self.samples[index, "profile"][0], inputs["problems"][0])
+        if (name, purpose) == ("difficulty", "profile"):
+            self.added_to[index] = [str(ref) for ref in inputs["difficulty"]]
+        return super().stage(name, config, inputs, purpose=purpose, **more)
+
+
+def difficulty_of(index: int, purpose: str = "train") -> str:
+    return f"difficulty/{f'difficulty-{index}-{purpose}'.encode().hex()[:64]}"
+
+
+def test_a_phase_of_other_problems_is_profiled_under_the_policy_that_it_begins_with() -> None:
+    session = Profiled([0.5] * 9)
+    run(session, phases({"rounds": 2}, {"rounds": 2, "problems": "bundled:heldout"}, profile={"n": 3}, rounds=None))
+    assert session.profiles == {0: (policy_after(0), 3, START.problems), 3: (policy_after(2), 3, OTHER)}
+    assert session.added_to == {0: [], 3: [difficulty_of(2)]}
+    assert session.difficulty[3] == difficulty_of(3, "profile")
+
+
+@pytest.mark.parametrize(
+    ("asked", "profiled"),
+    [({"profile": True}, {0: 3, 3: 3}), ({"profile": {"n": 5}}, {0: 3, 3: 5}), ({}, {0: 3})],
+)
+def test_a_phase_of_the_same_problems_is_profiled_if_it_asks(asked: dict[str, Any], profiled: dict[int, int]) -> None:
+    session = Profiled([0.5] * 9)
+    plan = phases({"rounds": 2}, {"rounds": 2, **asked}, profile={"n": 3}, rounds=None)
+    train(session, plan, replace(START, phases=(START.problems,) * 2))  # pyright: ignore[reportArgumentType]
+    assert {index: n for index, (_, n, _) in session.profiles.items()} == profiled
+
+
+def test_a_phase_may_do_without_a_profile() -> None:
+    session = Profiled([0.5] * 9)
+    tables = ({"rounds": 1, "profile": False}, {"rounds": 1, "problems": "bundled:heldout", "profile": False})
+    run(session, phases(*tables, profile={"n": 3}, rounds=None))
+    assert session.profiles == {}
+    with pytest.raises(UsageError, match=r"phase 2 asks for a profile, and the recipe has no \[profile\]"):
+        phases({"rounds": 1}, {"rounds": 1, "profile": True})
+
+
+def test_a_guard_that_goes_back_behind_the_beginning_of_a_phase_profiles_again() -> None:
+    guard = {"metric": "policy/entropy", "min": 0.05, "then": "back", "changes": {"update.lr": 3e-5}}
+    session = Profiled([0, 0.9, 0.9, 0.01, 0.9, 0.9, 0.9])
+    plan = phases({"rounds": 2}, {"problems": "bundled:heldout"}, guards=[guard], profile={"n": 3}, rounds=5)
+    run(session, plan)
+    assert {index: policy for index, (policy, *_) in session.profiles.items()} == {
+        0: policy_after(0),
+        3: policy_after(2),
+        4: policy_after(2),
+    }
+
+
+def test_a_run_that_overlaps_profiles_a_phase_while_the_round_before_is_learned_from() -> None:
+    session = Profiled([0.5] * 9)
+    plan = phases({"rounds": 2}, {"problems": "bundled:heldout"}, profile={"n": 3}, overlap=1, update={"max_age": 1})
+    run(session, plan)
+    assert {index: policy for index, (policy, *_) in session.profiles.items()} == {
+        0: policy_after(0),
+        3: policy_after(1),
+    }
