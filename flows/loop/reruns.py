@@ -1,5 +1,6 @@
 """Check a request of `gradus rerun` against the journal of the run before anything starts. Does not import Prefect."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,7 +141,7 @@ def _function_of(call: Call) -> str:
         return f"roles.{purpose}"
     if stage == WAVE.name:
         return purpose.rstrip("0123456789")
-    return purpose.partition("-")[0] if stage in (TRACKER.name, MEASURE.name) else ""
+    return re.sub("-[0-9]+$", "", purpose) if stage in (TRACKER.name, MEASURE.name) else ""
 
 
 def _rounds(rounds: Sequence[int]) -> str:

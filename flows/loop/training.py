@@ -8,6 +8,7 @@ from functools import partial
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.room import kept_rounds, made_by_round
+from gradus.flows.loop.round.evaluating import evaluate
 from gradus.flows.loop.round.memory import maybe
 from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
 from gradus.flows.loop.round.steps import Steps
@@ -91,8 +92,9 @@ class _Training:
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
         """An evaluation with the settings that hold by now, those of phases and schedules apart."""
-        plain = self._steps.recipe.model_copy(update={"schedules": {}})
-        return replace(self._steps, recipe=plain).evaluate(suite, policy, index, baseline)
+        state = self._states.get(index)
+        roles = self._steps.start.roles if state is None else state.memory.roles
+        return evaluate(self._steps, suite, policy, index, baseline, roles)
 
     def _in(self, index: int) -> Steps:
         """The steps of a round, with the settings, problems and hints of its phase."""

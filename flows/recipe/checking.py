@@ -13,7 +13,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import LEARN, POLICY, START, TEACHER, split_need
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.lake.schema import OF_MARKS, OF_PARTS, SCORES
+from gradus.data.lake.schema import DIFFICULTY, OF_MARKS, OF_PARTS, PROBLEMS, ROLLOUTS, SCORES
 from gradus.data.lake.store import Store
 from gradus.data.nearest import did_you_mean
 from gradus.flows.recipe.ahead import overlapping
@@ -22,21 +22,25 @@ from gradus.flows.recipe.course.by_round import (
     curate_config,
     hint_config,
     measure_config,
+    recipe_of_suite,
     section,
     shaping_config,
     stage_config,
+    suite_shaping,
     tracker_config,
     wave_config,
 )
 from gradus.flows.recipe.course.phases import settled
 from gradus.flows.recipe.reading import with_guards_changes
 from gradus.flows.recipe.samplings import samplings
+from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.trackers import is_tracked
 from gradus.tasks.config.waves import RoleConfig
-from gradus.tasks.preflight.abilities import check_learning, check_length
+from gradus.tasks.preflight.abilities import check_learning, check_length, check_shapes
 from gradus.tasks.preflight.checks import check_components, check_input, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
 
@@ -106,6 +110,7 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
         update = stage_config(recipe, "update", index, recipe.update)
         shaping_config(recipe, update)
         _check_uses(recipe, (*recipe.all_waves, *recipe.trackers, *update.shapes))
+    _check_suites(recipe)
     _check_roles(recipe, lake)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
@@ -142,6 +147,41 @@ def _check_measures(recipe: Recipe) -> None:
             )
 
 
+def _check_suites(recipe: Recipe) -> None:
+    """Refuse waves, measures and shapes that an evaluation could not run."""
+    for suite in recipe.evaluate.suites:
+        plain = recipe_of_suite(recipe, suite)
+        try:
+            for reader in (*suite.waves, *suite.shapes):
+                _check_evaluated(suite, reader)
+            for wave in suite.waves:
+                check_components(wave_config(plain, wave, 0))
+            _check_measures(plain)
+            check_components(suite_shaping(suite))
+            check_shapes(suite.shapes)
+            _check_uses(plain, (*suite.waves, *suite.shapes))
+        except (UsageError, BadInputError) as error:
+            raise type(error)(f"the suite {suite.name}: {error.message}", hint=error.hint) from None
+
+
+def _check_evaluated(suite: Suite, reader: Chosen) -> None:
+    """Raise UsageError for a component of a suite that needs what only a training has."""
+    measured = [each.short for each in suite.measures]
+    rounds = {"hint": "hints", "stored": "rollouts of earlier rounds", "traces": "texts that are given"}
+    rounds |= dict.fromkeys({*DIFFICULTY.names} - {*PROBLEMS.names, *ROLLOUTS.names, *SCORES.names}, "difficulty")
+    for need in reader.needs or ():
+        what = f"the {reader.kind} {reader.label} needs {need}"
+        if reader.kind == "wave" and need in rounds:
+            raise UsageError(
+                f"{what}, and an evaluation has no {rounds[need]}", hint="take a wave that reads its rollouts alone"
+            )
+        if is_tracked(need) and (name := split_need(need)[1].partition(".")[0]) not in measured:
+            raise UsageError(
+                f"{what}, and it has no measure {name}",
+                hint="an evaluation has the measures that stand in its suite (measures = [...]), and no trackers",
+            )
+
+
 def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
     """Raise UsageError if a wave takes up stored rollouts of which no update would learn."""
     if wave.reads_stored and recipe.rounds and not wave_config(recipe, wave, index).max_age:
@@ -171,7 +211,8 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
 
     Which roles a wave of a user's plans is known when it has planned.
     """
-    for wave in recipe.all_waves:
+    of_suites = (wave for suite in recipe.evaluate.suites for wave in suite.waves)
+    for wave in (*recipe.all_waves, *of_suites):
         role, known = wave.settings.get("role", POLICY) if wave.is_ours else POLICY, (POLICY, *recipe.roles)
         if role not in known:
             hint = f"add [roles.{role}] to it, with a policy or a server, or set role to one of {', '.join(known)}"

@@ -15,7 +15,9 @@ from collections.abc import Mapping
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.components.settings import MAX_ROUNDS, Config, unset
+from gradus.components.chosen import MeasureConfig, ShapeConfig, WaveConfig
+from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
+from gradus.data.lake.schema import NO_TRACKER
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops
@@ -42,6 +44,12 @@ class Suite(Config):
     """Stop strings; as in `rollout` unless given, [] for none."""
     score: ScoreConfig | None = None
     """Judging of completions; as in training unless given."""
+    waves: tuple[WaveConfig, ...] = Field(default=(), exclude_if=empty)
+    """Functions that plan further rollouts from those that are back, in this order; none of the training's."""
+    measures: tuple[MeasureConfig, ...] = Field(default=(), exclude_if=empty)
+    """Functions that ask a model about its problems or rollouts, whose columns its waves and shapes read."""
+    shapes: tuple[ShapeConfig, ...] = Field(default=(), exclude_if=empty)
+    """Functions that decide which of its rollouts are evaluated, in this order; verdicts stay those of its rewards."""
     report: EvaluateConfig = Field(default_factory=EvaluateConfig)
     """Figures to compute."""
     every: int = Field(default=0, ge=0, le=MAX_ROUNDS)
@@ -58,14 +66,39 @@ class Suite(Config):
             raise ValueError(f"{name!r} has another meaning; call the suite something else")
         return name
 
+    @model_validator(mode="before")
+    @classmethod
+    def _takes_one_of_each_problem(cls, given: object) -> object:
+        """Report pass@1 alone unless said otherwise where shapes take some of the rollouts."""
+        if not isinstance(given, Mapping) or not given.get("shapes"):
+            return given
+        report = given.get("report", {})
+        return {**given, "report": {"ks": (1,), **report}} if isinstance(report, Mapping) else given
+
+    @model_validator(mode="after")
+    def _waves_know_no_rounds(self) -> "Suite":
+        if odd := next((wave.label for wave in self.waves if wave.from_round > 1 or wave.until is not None), ""):
+            raise ValueError(f"the wave {odd} has from_round or until, and an evaluation has no rounds")
+        named = [each.short for each in (*self.waves, *self.measures)]
+        if twice := next((name for name in named if named.count(name) > 1), ""):
+            raise ValueError(f"two functions of the suite {self.name} are called {twice}; rename one")
+        if odd := next((each.short for each in self.measures if each.short in NO_TRACKER), ""):
+            raise ValueError(f"a measure cannot be called {odd}, which names other columns; rename the function")
+        return self
+
     @model_validator(mode="after")
     def _has_enough_samples(self) -> "Suite":
         ks, n = self.report.ks, self.sample.n
         if 1 not in ks or min(ks) < 1:
             raise ValueError(f"ks = {list(ks)} must hold 1 (pass@1 is always reported) and nothing smaller")
-        if max(ks) > n:
+        if max(ks) > n and not self.waves:
             raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}")
         return self
+
+    @property
+    def is_shaped(self) -> bool:
+        """Return whether it decides which rollouts are evaluated; otherwise all are."""
+        return bool(self.waves or self.shapes)
 
     def rollout(self, training: RolloutConfig) -> RolloutConfig:
         """Return the settings of its rollouts: as in training except those that the suite sets itself."""
@@ -104,6 +137,9 @@ class EvaluationPlan(Config):
         if twice:
             raise ValueError(f"two suites are called {twice[0]!r}")
         known = [suite.name for suite in self.suites]
+        staged = [suite.name for suite in self.suites if suite.waves or suite.measures]
+        if both := next(((one, two) for one in staged for two in known if two.startswith(f"{one}-")), None):
+            raise ValueError(f"the suite {both[1]} is called as stages of the suite {both[0]} are; rename one")
         if self.select not in ("", LAST, *known):
             raise ValueError(f"select = {self.select!r} names none of the suites ({', '.join(known)}) and is not last")
         if not self.reported:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gradus.components import Kind
+from gradus.components.chosen import ShapeConfig
 from gradus.components.description import Component
 from gradus.components.registry import components
 from gradus.data.curation.uses import split_need
@@ -121,12 +122,7 @@ def check_update(config: UpdateConfig, inputs: Mapping[str, Sequence[str]]) -> N
 
 def check_objective(config: UpdateConfig) -> None:
     """Raise UsageError if a part or a shape lacks an input, or a part stands beside those of another objective."""
-    from gradus.data.curation.batch import BatchRows  # noqa: PLC0415 - loads Arrow's functions
-
-    for shape in config.shapes:
-        named = (split_need(need)[1] for need in shape.needs or ())
-        plain = [name for name in named if not is_carried(name)]
-        refuse_needs(shape, plain, BatchRows.known, _CARRIED)
+    check_shapes(config.shapes)
     for part in config.parts:
         place = place_of(part.component)
         needs = [name for name in part.component.needs or () if not is_carried(name)]
@@ -136,6 +132,16 @@ def check_objective(config: UpdateConfig) -> None:
     for term in config.objective:
         _refuse_carriers(term)
         _refuse_mean(term)
+
+
+def check_shapes(shapes: Sequence[ShapeConfig]) -> None:
+    """Raise UsageError if a shape needs a column that no rollouts have."""
+    from gradus.data.curation.batch import BatchRows  # noqa: PLC0415 - loads Arrow's functions
+
+    for shape in shapes:
+        named = (split_need(need)[1] for need in shape.needs or ())
+        plain = [name for name in named if not is_carried(name)]
+        refuse_needs(shape, plain, BatchRows.known, _CARRIED)
 
 
 def _refuse_carriers(term: TermConfig) -> None:

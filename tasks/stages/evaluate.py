@@ -1,7 +1,8 @@
 """Stage evaluate: judged rollouts of one policy on one problem set become pass@k, maj@k and lengths with intervals.
 
 Roles: problems, rollouts, scores; baseline (optional): the evaluations of another checkpoint on the same problems,
-for the gain, paired by problem. Rollouts without a verdict are not part of pass@k and maj@k; the share that has
+for the gain, paired by problem; batch (optional): what the shapes of a suite took, which is then evaluated.
+Rollouts without a verdict are not part of pass@k and maj@k; the share that has
 one is the coverage, and too small a share breaches the gate. A problem with fewer judged rollouts than k is left out of
 pass@k and counted in the summary; a k that no problem reaches for want of verdicts is left out, for want of rollouts an
 error. The mean reward is that of every rollout with a reward, judged or not.
@@ -30,6 +31,7 @@ from gradus.data.arrays import (
     positions,
     take_or_null,
 )
+from gradus.data.curation.batch import REASON, TAKEN, UNJUDGED
 from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.intervals import mean_of, share_interval
@@ -75,6 +77,8 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     problems = ctx.table("problems", ["problem_id", "question", "domain"])
     rollouts = ctx.table("rollouts", _ROLLOUT_COLUMNS)
     scores = ctx.table("scores", ["rollout_id", "correct", "extracted", "reward"])
+    if ctx.inputs.get("batch"):
+        rollouts = _taken(rollouts, scores, ctx.table("batch", ["rollout_id", TAKEN, REASON]))
     every = _evaluated(problems, rollouts, scores)
     _refuse_too_few(every, config.ks)
     suite = str(ctx.facts.get("suite", "heldout"))
@@ -225,6 +229,19 @@ class _Report:
     def _reward(self, values: Floats) -> Figure:
         """Mean rewards, those from 0 to 1 as shares."""
         return self._share(values) if ((values >= 0) & (values <= 1)).all() else self._mean(values)
+
+
+def _taken(rollouts: pa.Table, scores: pa.Table, batch: pa.Table) -> pa.Table:
+    """Return the rollouts that a suite's shapes took; one that was left out as nothing judged it counts as unjudged."""
+    at, judged = (positions(rollouts.column("rollout_id"), each.column("rollout_id")) for each in (batch, scores))
+    unjudged = bools(pc.equal(take_or_null(batch.column(REASON), at), UNJUDGED))
+    unjudged &= nulls(take_or_null(scores.column("reward"), judged))
+    found = rollouts.filter(pa.array(bools(take_or_null(batch.column(TAKEN), at)) | unjudged))
+    if not found.num_rows:
+        raise GateError(
+            f"the shapes of the suite take none of {rollouts.num_rows} rollouts", hint="loosen them, or leave one out"
+        )
+    return found
 
 
 def _evaluated(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Rollouts:

@@ -1,5 +1,6 @@
-"""Shapes that learn from a part of each group."""
+"""Shapes that take a part of each group."""
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Annotated, Any
 
@@ -8,7 +9,7 @@ from annotated_types import Gt, Le
 
 from gradus.components import component
 from gradus.components.rows import Rows
-from gradus.data.arrays import Floats, Ints
+from gradus.data.arrays import Bools, Floats, Ints
 
 
 @component("shape", paper="arXiv 2504.13818", needs=("group", "reward"))
@@ -30,6 +31,41 @@ def pods(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.25) -> Mapp
             num = min(len(members), max(2, int(np.ceil(frac * len(members)))))
             taken[members[most_varied(reward[members], num)]] = True
     return {"taken": taken, "reason": "others of its group have rewards of a larger variance"}
+
+
+@component("shape", needs=("group", "sample"))
+def best(rows: Rows, *, column: str = "reward") -> Mapping[str, Any]:
+    """Take the row of each group that is highest in a column (best-of-N); of equal ones that of the lowest sample.
+
+    In a suite it evaluates the answer that a verifier, a judge or a measure would choose. A row without a value is
+    taken only if no row of its group has one.
+
+    Args:
+        column: Column of numbers to go by, such as reward, as the shapes before left it, or likelihood.logp.
+    """
+    order = np.lexsort((rows["sample"], -np.asarray(rows[column], dtype=np.float64), rows["group"]))
+    return {"taken": _first(rows, order), "reason": f"another of its group is higher in {column}"}
+
+
+@component("shape", paper="arXiv 2203.11171", needs=("group", "sample", "extracted"))
+def majority(rows: Rows) -> Mapping[str, Any]:
+    """Take a row of each group with its most frequent answer (self-consistency, arXiv 2203.11171).
+
+    Of equally frequent answers that of the lowest sample counts, and the row of the lowest sample that has it. A row
+    without an answer is taken only if no row of its group has one. Answers are equal as texts.
+    """
+    answers, group = rows["extracted"], rows["group"]
+    count = Counter((number, said) for number, said in zip(group.tolist(), answers, strict=True) if said is not None)
+    votes = np.array([count[number, said] for number, said in zip(group.tolist(), answers, strict=True)])
+    order = np.lexsort((rows["sample"], -votes, group))
+    return {"taken": _first(rows, order), "reason": "another of its group has the more frequent answer"}
+
+
+def _first(rows: Rows, order: Ints) -> Bools:
+    """Return which rows are the first of their group in an order of the rows that is sorted by group, (N,)."""
+    found = np.zeros(rows.num_rows, dtype=np.bool_)
+    found[order[np.unique(rows["group"][order], return_index=True)[1]]] = True
+    return found
 
 
 def most_varied(reward: Floats, num: int) -> Ints:

@@ -1,4 +1,4 @@
-"""Waves of a round: asked for a plan until they have enough, with a rollout and a score for every role and use.
+"""Plans of waves, sampled and judged by a rollout and a score for every role and use.
 
 They are called as the wave is (`refill1`), of several uses by those too (`ask1-judge`), by the role if two have one.
 """
@@ -7,9 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gradus.components.chosen import WaveConfig
 from gradus.data.curation.uses import LEARN, POLICY
-from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.data.records import JsonObject
 from gradus.flows.recipe.config import Recipe
@@ -17,27 +15,6 @@ from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
-
-
-def is_asked(wave: WaveConfig, index: int, calls: int) -> bool:
-    """Return whether a round asks a wave after some calls; beyond its `times` only if asking for more is an error."""
-    return index >= wave.from_round and (calls < wave.times or wave.then == "fail")
-
-
-def has_planned(wave: WaveConfig, step: Outcome, index: int, calls: int) -> bool:
-    """Return whether a wave planned rows after some calls of a round.
-
-    Raise GateError if it asks for more after its last call and the recipe wants all of it.
-    """
-    if not step.summary.get("groups"):
-        return False
-    if calls == wave.times:
-        reason = step.report.get("samples", [{}])[0].get("reason")
-        raise GateError(
-            f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
-            hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
-        )
-    return True
 
 
 @dataclass(frozen=True)
@@ -92,7 +69,7 @@ class ByRole:
         inputs["parents"] = parents
         facts: JsonObject = {"round": self.index, **({} if use == LEARN else {"use": use})}
         if role == POLICY:
-            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, None, facts)
+            return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, facts)
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
         settings = stage_config(self.recipe, f"roles.{role}", self.index, self.recipe.roles[role], self.past).rollout
         return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts)

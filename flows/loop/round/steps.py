@@ -7,28 +7,20 @@ from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
-from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.round.by_role import ByRole, Sampled, has_planned, is_asked, tables
+from gradus.flows.loop.round.asking import Asking
+from gradus.flows.loop.round.by_role import ByRole, tables
 from gradus.flows.loop.round.measures import Known, Measures
-from gradus.flows.loop.round.memory import Memory, maybe, stored_inputs
+from gradus.flows.loop.round.memory import Memory, maybe
 from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.by_round import (
-    curate_config,
-    hint_config,
-    section,
-    stage_config,
-    tracker_config,
-    wave_config,
-)
+from gradus.flows.recipe.course.by_round import curate_config, hint_config, section, stage_config, tracker_config
 from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
-from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runs.spending import sampled_tokens
 from gradus.tasks.runtime.calls import Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
@@ -90,12 +82,11 @@ class Steps:
         inputs: dict[str, list[Ref]],
         index: int,
         purpose: str = "train",
-        seed: int | None = None,
         facts: Mapping[str, Json] = {},
     ) -> Outcome:
-        """Run one stage with this round's settings; its seed is the run's by default."""
+        """Run one stage with this round's settings."""
         config = self.settings(name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose, seed=seed, facts=facts)
+        return self.session.stage(name, config, inputs, round=index, purpose=purpose, facts=facts)
 
     def begin(self) -> Memory:
         """Return the memory before the first round; a difficulty that the run begins with replaces a profile."""
@@ -150,24 +141,8 @@ class Steps:
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
-        by_role = ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
-        for number, wave in self.waves(index):
-            calls, inputs = 0, {**known, "hints": maybe(hinted) if wave.reads_hints else []}
-            inputs["traces"] = maybe(self.start.traces.get(wave.traces))
-            settings = wave_config(self.recipe, wave, index, self.past)
-            inputs |= stored_inputs(settings, policy, memory.earlier, self.start.problems)
-            while is_asked(wave, index, calls):
-                seen = {**inputs, "plan": plans, **tables(made)}
-                seen["trackers"] = measures.beside(settings.tracked, plans, made)
-                planned = self.ask(wave, settings, seen, {"round": index, "wave": number, "call": calls})
-                if not has_planned(wave, planned, index, calls):
-                    break
-                calls += 1
-                stored = bool(planned.summary.get("from_stored"))
-                parents = [*(each.rollouts for each in made), *inputs["stored_rollouts"]] if stored else []
-                made += by_role.answers(planned, f"{wave.short}{calls}", parents)
-                plans = [*plans, planned.ref]
+        asking = Asking(self.by_role(index, policy, memory), measures, known, hinted, memory.earlier, self.start.traces)
+        plans, made = asking.rows(self.waves(index), plan, first)
         judged = {**tables(made, use=LEARN), "difficulty": maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
         columns = partial(measures.beside, plans=plans, made=made)
@@ -180,13 +155,19 @@ class Steps:
         """Return the measures of a round, none of which has run."""
         return Measures(self.session, self.recipe, self.start, policy, memory, index, self.past, self.known)
 
+    def by_role(self, index: int, policy: Ref, memory: Memory) -> ByRole:
+        """Return what samples and judges the plans of a round."""
+        problems = [self.start.problems]
+        return ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
+
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
-        """Yield the waves of a round with their numbers from 1: those that no metric has ended."""
+        """Yield the waves of a round with their numbers from 1: those that it has, and that no metric has ended."""
         before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
         for number, wave in enumerate(self.recipe.all_waves, start=1):
             ended = [self._has_ended(wave, each) for each in (before, known)]
             if not ended[1]:
-                yield number, wave
+                if index >= wave.from_round:
+                    yield number, wave
             elif not ended[0]:
                 self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
 
@@ -214,13 +195,6 @@ class Steps:
             means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
         return found, means
 
-    def ask(
-        self, wave: WaveConfig, settings: PlanningConfig, inputs: Mapping[str, list[Ref]], facts: Mapping[str, int]
-    ) -> Outcome:
-        """Run the stage of a wave after some calls in this round; `facts` are round, wave and call."""
-        purpose = f"{wave.short}{facts['call'] + 1}"
-        return self.session.stage("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts)
-
     def learn(
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
     ) -> tuple[Outcome, Mapping[str, Ref]]:
@@ -237,38 +211,14 @@ class Steps:
         )
         return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
 
-    def evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
-        """The policy on a suite, with the same seeds every time, beside the evaluation of the starting policy."""
-        problems, seed, purpose = self.start.suites[suite.name], suite.seed, self.recipe.evaluate.purpose(suite)
-        plan = CurateConfig(sample=suite.sample)
-        planned = self.session.stage(
-            "curate", plan, {"problems": [problems]}, round=index, purpose=purpose, seed=seed
-        ).ref
-        batch = self.sample_and_score(planned, [problems], policy, index, purpose, suite)
-        inputs = {"problems": [problems], "rollouts": [batch.rollouts], "scores": [batch.scores]}
-        inputs["baseline"] = maybe(baseline)
-        return self.run("evaluate", suite.report, inputs, index, purpose, seed, {"suite": suite.name})
-
     def sample_and_score(
-        self,
-        plan: Ref,
-        problems: list[Ref],
-        policy: Ref,
-        index: int,
-        purpose: str = "train",
-        suite: Suite | None = None,
-        parents: Sequence[Ref] = (),
+        self, plan: Ref, problems: list[Ref], policy: Ref, index: int, purpose: str = "train"
     ) -> Batch:
-        """Rollouts of a plan and their scores; prompted, judged and seeded as in training unless a suite says more."""
-        # Seeds do not depend on the round, so that two policies are evaluated with the same ones.
-        apart = purpose == "profile" or purpose.startswith("eval")
-        facts: JsonObject = {} if apart else {"round": index}
-        rollout, score, seed = self.recipe.rollout, self.recipe.score, None
-        if suite is not None:
-            rollout, score, seed = suite.rollout(rollout), suite.score or score, suite.seed
-        inputs = {"plan": [plan], "problems": problems, "policy": [policy], "parents": [*parents]}
-        sampled = self.run("rollout", rollout, inputs, index, purpose, seed, facts)
+        """Rollouts of a plan and their scores."""
+        facts: JsonObject = {} if purpose == "profile" else {"round": index}
+        inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
+        sampled = self.run("rollout", self.recipe.rollout, inputs, index, purpose, facts=facts)
         given = {"rollouts": [sampled.ref], "problems": problems}
-        judged = self.run("score", score, given, index, purpose, seed)
+        judged = self.run("score", self.recipe.score, given, index, purpose)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
         return Batch(sampled.ref, judged.ref, metrics, sampled_tokens(sampled.stage, sampled.summary))

@@ -9,6 +9,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.schedules import set_scheduled
 from gradus.flows.recipe.setting_faults import valid
+from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import (
     CurateConfig,
     HintConfig,
@@ -93,6 +94,32 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
     """Return the settings with which the batch of an update is made; UsageError for a column that nothing makes."""
     tracked = tracked_by(recipe.keepers, (*update.shapes, *update.parts))
     return update.shaping.model_copy(update={"tracked": tracked})
+
+
+def recipe_of_suite(recipe: Recipe, suite: Suite, past: Past = NOTHING) -> Recipe:
+    """Return a recipe as an evaluation has it: the suite's sampling, judging, waves and measures, and plain settings.
+
+    Of overrides, and changes of guards, those of rollout, score and evaluate hold.
+    """
+    overrides = (*recipe.overrides, *past.overrides())
+    changes: dict[str, object] = {
+        "curate": CurateConfig(sample=suite.sample),
+        "rollout": suite.rollout(recipe.rollout),
+        "score": suite.score or recipe.score,
+        "escalate": (),
+        "given": None,
+        "waves": suite.waves,
+        "trackers": (),
+        "measures": suite.measures,
+        "schedules": {},
+        "overrides": tuple(each for each in overrides if each.stage in ("rollout", "score", "evaluate")),
+    }
+    return recipe.model_copy(update=changes)
+
+
+def suite_shaping(suite: Suite) -> ShapingConfig:
+    """Return the settings with which the rows that a suite evaluates are decided."""
+    return ShapingConfig(shapes=suite.shapes, tracked=tracked_by(suite.measures, suite.shapes))
 
 
 def section(recipe: Recipe, stage: str) -> Config:

@@ -238,6 +238,12 @@ class MeasureConfig(Chosen, kind="measure"):
 class ShapeConfig(Chosen, kind="shape"):
     """A shape with its settings: a function that decides what of a round is learned from."""
 
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The columns that it declares, and the one that its setting `column` names."""
+        declared, named = super().needs, self.settings.get("column")
+        return declared if declared is None or not isinstance(named, str) else tuple(dict.fromkeys((*declared, named)))
+
 
 class AdvantageConfig(Chosen, kind="advantage", default="grpo"):
     """An advantage with its settings."""

@@ -15,7 +15,7 @@ from gradus.data.curation.shapes.bundles import bundles
 from gradus.data.curation.shapes.gates import hpt
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
-from gradus.data.curation.shapes.selection import most_varied, pods
+from gradus.data.curation.shapes.selection import best, majority, most_varied, pods
 
 NAN = np.nan
 
@@ -54,6 +54,33 @@ def test_pods_takes_the_best_and_the_worst() -> None:
     rows = Rows({"group": np.array([3] * 6 + [5] * 3), "reward": np.array([*rewards, 1.0, NAN, 2.0])})
     assert pods(rows, frac=0.5)["taken"].tolist() == [False, True, True, True, False, False, True, False, True]
     assert sorted(most_varied(np.array([0.0, 0.2, 0.3, 0.9, 1.0]), 3).tolist()) == [0, 3, 4]
+
+
+def test_best_of_n_takes_the_highest_of_each_group_and_of_equal_ones_the_lowest_sample() -> None:
+    # Group 1: 0.5 twice, of which sample 1 is lower. Group 4: nothing is known of sample 0. Group 7: of none.
+    rows = Rows(
+        {
+            "group": np.array([4, 1, 1, 1, 4, 7, 7]),
+            "sample": np.array([0, 2, 1, 0, 1, 1, 0]),
+            "likelihood.logp": np.array([NAN, 0.5, 0.5, -1.0, -9.0, NAN, NAN]),
+        }
+    )
+    found = best(rows, column="likelihood.logp")
+    assert found["taken"].tolist() == [False, False, True, False, True, False, True]
+    assert found["reason"] == "another of its group is higher in likelihood.logp"
+
+
+def test_the_majority_takes_one_row_of_the_most_frequent_answer_of_each_group() -> None:
+    # Group 0: 7 twice, first said by sample 1. Group 1: a tie, sample 0 says 5. Group 2: one answer. Group 3: none.
+    rows = Rows(
+        {
+            "group": np.array([0, 0, 0, 1, 1, 2, 2, 3, 3]),
+            "sample": np.array([2, 1, 0, 1, 0, 0, 1, 1, 0]),
+            "extracted": texts("7", "7", "8", "6", "5", None, "4", None, None),
+        }
+    )
+    taken = majority(rows)["taken"]
+    assert np.flatnonzero(taken).tolist() == [1, 4, 6, 8]
 
 
 @given(st.lists(st.floats(-3, 3, width=16), min_size=1, max_size=7), st.integers(1, 7))

@@ -30,7 +30,7 @@ class Recorded(Rehearsal):
             rounds = [int(each.split("-")[1]) for each in named if each.endswith("train")]
             self.rounds_of[round] = (rounds, str(inputs["sampler"][0]))
         if name == "rollout":
-            self.parents_of[round, purpose] = len(inputs["parents"])
+            self.parents_of[round, purpose] = len(inputs.get("parents", []))
         outcome = super().stage(name, config, inputs, round=round, purpose=purpose, **more)
         if name == "wave":
             outcome.report["summary"] = {"groups": 1, "from_stored": 1}  # type: ignore[typeddict-unknown-key]

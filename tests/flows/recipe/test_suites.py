@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import UsageError
+from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import SampleConfig
@@ -13,6 +14,18 @@ from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+
+OWN = """
+from gradus.components import component
+
+@component("wave", needs=("group", "pass_rate"))
+def hard(round, rng):
+    return None
+
+@component("shape", needs=("spo.value",))
+def valued(rows):
+    return {}
+"""
 
 
 def plan(**settings: Any) -> EvaluationPlan:
@@ -105,12 +118,50 @@ def test_the_suite_that_selects_is_not_reported_unless_it_says_so(
             {"suites": [{"name": "a", "evry": 1}]},
             "no setting evaluate.suites.0.evry; did you mean evaluate.suites.0.ever",
         ),
+        (
+            {"waves": [{"name": "rethink", "from_round": 2}]},
+            "the wave rethink has from_round or until, and an evaluation has no rounds",
+        ),
+        (
+            {"waves": ["rethink", {"name": "rethink", "frac": 0.5}]},
+            "two functions of the suite heldout are called rethink; rename one",
+        ),
+        (
+            {"suites": [{"name": "a", "waves": ["rethink"]}, {"name": "a-b"}]},
+            "the suite a-b is called as stages of the suite a are; rename one",
+        ),
+        ({"shape": "best"}, "there is no setting evaluate.shape"),
         (3, "evaluate: it must be"),
     ],
 )
 def test_a_plan_that_cannot_be_carried_out_is_refused_when_it_is_read(settings: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         parse_recipe({"name": "x", "evaluate": settings}, "x.toml")
+
+
+def test_a_suite_whose_shapes_take_some_rows_reports_one_of_each_problem_unless_it_says_otherwise() -> None:
+    found = plan(suites=[{"shapes": ["best"]}, {"name": "b", "shapes": ["best"], "report": {"ks": [1, 2]}}])
+    assert [suite.report.ks for suite in found.suites] == [(1,), (1, 2)]
+    waved = plan(sample={"n": 1}, waves=["rethink"], report={"ks": [1, 2]})  # waves may add rows
+    assert waved.main.is_shaped
+    assert "waves" not in plan().main.model_dump()
+
+
+def test_what_only_a_training_has_is_refused_in_a_suite_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text(OWN)
+    for settings, message in (
+        ({"waves": ["escalate"]}, "the wave escalate needs hint, and an evaluation has no hints"),
+        ({"waves": ["replay"]}, "the wave replay needs stored, and an evaluation has no rollouts of earlier rounds"),
+        ({"waves": [f"{file}:hard"]}, "the wave own.py:hard needs pass_rate, and an evaluation has no difficulty"),
+        ({"shapes": [f"{file}:valued"]}, "the shape own.py:valued needs spo.value, and it has no measure spo"),
+        ({"shapes": ["win_rate"]}, "the shape win_rate reads the column reward of rows of the use judge, which"),
+        ({"shapes": [{"name": "best", "column": "nothing"}]}, "shape best needs nothing, which its kind is not handed"),
+        ({"measures": [{"name": "likelihood", "role": "judge"}]}, "measure likelihood: role = 'judge' is no role of"),
+    ):
+        body = {"name": "x", "trackers": ["spo"], "evaluate": settings}
+        with pytest.raises(UsageError, match=f"^the suite heldout: {message}"):
+            check_recipe(parse_recipe(body, "x.toml"), tmp_path)
 
 
 def test_a_stored_recipe_is_read_as_the_same_recipe() -> None:

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gradus.data.curation.batch import UNJUDGED
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.evaluate import EvaluateConfig
@@ -32,6 +33,7 @@ def evaluate(
     hint_level: int = 0,
     known: list[str] | None = None,
     rewards: dict[str, list[float]] | None = None,
+    left_out: dict[str, str] | None = None,
 ) -> tuple[Ref, list[dict[str, object]], StageResult]:
     store = Store(tmp_path)
     problems = known or list(answers)
@@ -69,6 +71,10 @@ def evaluate(
     if rewards is not None:
         values = pa.array([value for p in answers for value in rewards[p]], pa.float64())
         tables["scores"] = tables["scores"].set_column(2, "reward", values)
+    if left_out is not None:
+        reasons = [left_out.get(each) for each in ids]
+        taken = {"taken": [reason is None for reason in reasons], "reason": pa.array(reasons, pa.string())}
+        tables["batch"] = pa.table({"rollout_id": ids, "group_id": ids, "problem_id": [r[0] for r in rows], **taken})
     inputs = {role: (store.put(role, table),) for role, table in tables.items()}
     if baseline is not None:
         inputs["baseline"] = (baseline,)
@@ -119,6 +125,22 @@ def test_one_row_per_problem_with_its_counts_majority_and_length(tmp_path: Path)
     assert all(np.isfinite(value) for value in result.metrics.values())
     assert len(result.samples) == 13
     assert result.samples[0]["question"] == "what is a?"
+
+
+def test_what_the_shapes_of_a_suite_took_is_evaluated_and_what_nothing_judged_counts_as_unjudged(
+    tmp_path: Path,
+) -> None:
+    # Taken: a:0 right, b:2 wrong, c:0 right. Left out as unjudged: c:2, which has no reward, and b:3, which has one.
+    out = dict.fromkeys(["a@r0h0:1", "a@r0h0:2", "a@r0h0:3", "b@r0h0:0", "b@r0h0:1", "c@r0h0:1", "c@r0h0:3"], "another")
+    out |= {"c@r0h0:2": UNJUDGED, "b@r0h0:3": UNJUDGED, "d@r0h0:0": "another"}
+    _, rows, result = evaluate(tmp_path, ANSWERS, EvaluateConfig(ks=(1,)), left_out=out)
+    assert [(row["n"], row["k"]) for row in rows] == [(1, 1), (1, 0), (1, 1), (0, 0)]
+    assert result.summary["pass_at"]["1"]["value"] == pytest.approx(2 / 3)
+    assert (result.summary["rollouts"], result.summary["judged"]) == (4, 3)
+    assert result.summary["fewer_samples_than"] == {"1": 1}
+    every = {f"{p}@r0h0:{i}": "another" for p, given in ANSWERS.items() for i in range(len(given))}
+    with pytest.raises(GateError, match="the shapes of the suite take none of 13 rollouts"):
+        evaluate(tmp_path, ANSWERS, EvaluateConfig(ks=(1,)), left_out=every)
 
 
 def test_without_answers_that_can_vote_there_is_no_majority(tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""Waves asked in their order, each until it has enough: in a round of a training, and in an evaluation."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from gradus.components.chosen import WaveConfig
+from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.errors import GateError
+from gradus.data.lake.store import Ref
+from gradus.flows.loop.round.by_role import ByRole, Sampled, tables
+from gradus.flows.loop.round.measures import Measures
+from gradus.flows.loop.round.memory import Rounds, maybe, stored_inputs
+from gradus.flows.loop.round.outcomes import Batch
+from gradus.flows.recipe.course.by_round import wave_config
+from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.runtime.calls import Outcome
+
+
+@dataclass(frozen=True)
+class Asking:
+    """Asks the waves of a round or of an evaluation, and has what they plan sampled and judged."""
+
+    by_role: ByRole
+    measures: Measures
+    known: Mapping[str, list[Ref]]
+    """Problems and, where they are there, their difficulty and a policy whose tokens a filter counts."""
+    hinted: Ref | None = None
+    earlier: Rounds = ()
+    """The rounds before, whose rollouts waves may take up again."""
+    traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """The texts that waves are given, by the names of their files."""
+
+    def rows(self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Batch) -> tuple[list[Ref], list[Sampled]]:
+        """Return the plans and rollouts of all waves; `plan` and `first` are those of wave 0."""
+        by_role = self.by_role
+        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
+        for number, wave in waves:
+            calls, inputs = 0, {**self.known, "hints": maybe(self.hinted) if wave.reads_hints else []}
+            inputs["traces"] = maybe(self.traces.get(wave.traces))
+            settings = wave_config(by_role.recipe, wave, by_role.index, by_role.past)
+            inputs |= stored_inputs(settings, by_role.policy, self.earlier, by_role.problems[0])
+            while _is_asked(wave, calls):
+                seen = {**inputs, "plan": plans, **tables(made)}
+                seen["trackers"] = self.measures.beside(settings.tracked, plans, made)
+                planned = self._ask(wave, settings, seen, {"round": by_role.index, "wave": number, "call": calls})
+                if not _has_planned(wave, planned, by_role.index, calls):
+                    break
+                calls += 1
+                stored = bool(planned.summary.get("from_stored"))
+                parents = [*(each.rollouts for each in made), *inputs["stored_rollouts"]] if stored else []
+                made += by_role.answers(planned, f"{wave.short}{calls}", parents)
+                plans = [*plans, planned.ref]
+        return plans, made
+
+    def _ask(
+        self, wave: WaveConfig, settings: PlanningConfig, inputs: Mapping[str, list[Ref]], facts: Mapping[str, int]
+    ) -> Outcome:
+        """Run the stage of a wave after some calls; `facts` are round, wave and call."""
+        purpose, session = f"{wave.short}{facts['call'] + 1}", self.by_role.session
+        return session.stage("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts)
+
+
+def _is_asked(wave: WaveConfig, calls: int) -> bool:
+    """Return whether a wave is asked after some calls; beyond its `times` only if asking for more is an error."""
+    return calls < wave.times or wave.then == "fail"
+
+
+def _has_planned(wave: WaveConfig, step: Outcome, index: int, calls: int) -> bool:
+    """Return whether a wave planned rows after some calls of a round.
+
+    Raise GateError if it asks for more after its last call and the recipe wants all of it.
+    """
+    if not step.summary.get("groups"):
+        return False
+    if calls == wave.times:
+        reason = step.report.get("samples", [{}])[0].get("reason")
+        raise GateError(
+            f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
+            hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
+        )
+    return True
