@@ -30,7 +30,7 @@ from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollout
 from gradus.data.curation.plan import hints_of_level
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.errors import shortened
-from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, PLACES, PLAN, ROLLOUTS, SCORES
+from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, OWN, PLACES, PLAN, ROLLOUTS, SCORES
 from gradus.data.table_rows import TableRows
 
 GROUP = "group"
@@ -369,6 +369,11 @@ def first_rows(rows: Rows, chosen: Bools) -> Ints:
     group = np.asarray(rows[GROUP])
     _, first = np.unique(group, return_index=True)
     return np.sort(first[np.isin(group[first], group[chosen])])
+
+
+def own_rows(rows: Rows) -> Bools:
+    """Return which rows the policy wrote itself, (N,): not those of a given text, or of a role."""
+    return np.array([each in (None, OWN) for each in rows["origin"]], dtype=np.bool_)
 
 
 def _whole(name: str, value: Any) -> Ints:

@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from gradus.components import component
 from gradus.components.rows import Rows
-from gradus.data.lake.schema import OWN
+from gradus.data.curation.round import own_rows
 
 
 @component("shape", paper="arXiv 2509.04419", needs=("origin", "group", "correct"))
@@ -22,7 +22,7 @@ def hpt(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0) -> Mapping[str, Any]:
     Args:
         solved: Right rollouts of a group at most, for its demonstrations to take its place.
     """
-    own = np.array([each in (None, OWN) for each in rows["origin"]])
+    own = own_rows(rows)
     by = rows.by("group")
     num_right, num_given = (by.sum(each.astype(np.float64)) for each in (own & (rows["correct"] == 1), ~own))
     stuck = (num_right <= solved) & (num_given > 0)

@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from gradus.components import component
 from gradus.components.rows import Rows
-from gradus.data.lake.schema import OWN
+from gradus.data.curation.round import own_rows
 
 
 @component("shape", paper="arXiv 2510.02227", needs=("origin", "group", "correct", "reward", "understood.score"))
@@ -24,7 +24,7 @@ def ampo(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0, replaced: Annotated[i
         solved: Right rollouts of a group at most, for its wrong ones to be replaced.
         replaced: Rows of a group that are replaced at most.
     """
-    own = np.array([each in (None, OWN) for each in rows["origin"]])
+    own = own_rows(rows)
     wrong, by = own & (rows["correct"] != 1), rows.by("group")
     num_right, num_wrong, num_given = (by.sum(each.astype(np.float64)) for each in (own & ~wrong, wrong, ~own))
     num = np.where(num_right <= solved, np.minimum(np.minimum(num_given, num_wrong), replaced), 0)

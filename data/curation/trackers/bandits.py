@@ -6,7 +6,7 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from gradus.components import component
-from gradus.data.curation.round import Round
+from gradus.data.curation.round import Round, own_rows
 from gradus.data.curation.tracked import Tracked
 
 
@@ -15,18 +15,20 @@ from gradus.data.curation.tracked import Tracked
     paper="arXiv 2505.14970",
     by=("problem.domain",),
     columns=("gain",),
-    needs=("reward", "group"),
+    needs=("reward", "group", "origin"),
 )
 def sec(before: Tracked, round: Round, *, rate: Annotated[float, Gt(0.0), Le(1.0)] = 0.5) -> dict[str, Any]:
     """Keep the absolute advantage that each domain's rollouts had of late: an arm of a bandit (SEC).
 
     SEC (arXiv 2505.14970): Q <- Q + rate (g - Q) of every domain that was sampled, from Q = 0, where g is the mean of
-    |r - mean(r)| / std(r) within a group, 0 if all are equal. Rows without a reward or a domain do not count.
+    |r - mean(r)| / std(r) within a group, 0 if all are equal. Given texts, and rows without a reward or a domain, do
+    not count.
 
     Args:
         rate: Weight of the newest round.
     """
-    rows, reward = round.rows, round.rows["reward"]
+    rows = round.rows
+    reward = np.where(own_rows(rows), rows["reward"], np.nan)
     by = rows.by("group")
     spread = np.where(by.varied(reward), by.std(reward), np.inf)
     advantage = np.abs(reward - by.mean(reward)) / spread

@@ -6,11 +6,11 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from gradus.components import component
-from gradus.data.curation.round import Round
+from gradus.data.curation.round import Round, own_rows
 from gradus.data.curation.tracked import Tracked
 
 
-@component("tracker", columns=("alpha", "beta"), needs=("problem_id", "correct", "hint_level"))
+@component("tracker", columns=("alpha", "beta"), needs=("problem_id", "correct", "hint_level", "origin"))
 def beta_posterior(
     before: Tracked,
     round: Round,
@@ -22,7 +22,8 @@ def beta_posterior(
     """Keep a Beta posterior of each problem's pass rate, whose past counts less (VADE).
 
     VADE: alpha <- decay alpha + correct and beta <- decay beta + wrong of a problem that was sampled, and of every
-    other one, more slowly, alpha <- prior + forget (alpha - prior), beta likewise. Hinted rollouts do not count.
+    other one, more slowly, alpha <- prior + forget (alpha - prior), beta likewise. Hinted rollouts and given texts do
+    not count.
     Deviation: of the two decays the abstract alone says that they are there.
 
     Args:
@@ -31,7 +32,7 @@ def beta_posterior(
         prior: Alpha and beta of a problem of which nothing is known.
     """
     rows = round.rows
-    judged = ~np.isnan(rows["correct"]) & (np.nan_to_num(rows["hint_level"]) == 0)
+    judged = own_rows(rows) & ~np.isnan(rows["correct"]) & (np.nan_to_num(rows["hint_level"]) == 0)
     problem, number = np.unique(rows["problem_id"][judged].astype(str), return_inverse=True)
     alpha, beta = (
         decay * before.at(name, problem, default=prior) + np.bincount(number, verdict, len(problem))

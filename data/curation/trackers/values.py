@@ -7,7 +7,7 @@ import pyarrow as pa
 from annotated_types import Gt, Le, Lt
 
 from gradus.components import component
-from gradus.data.curation.round import Round
+from gradus.data.curation.round import Round, own_rows
 from gradus.data.curation.tracked import Tracked, places
 
 
@@ -15,7 +15,7 @@ from gradus.data.curation.tracked import Tracked, places
     "tracker",
     paper="arXiv 2509.13232",
     columns=("alpha", "beta", "value", "round"),
-    needs=("problem_id", "reward", "pass_rate"),
+    needs=("problem_id", "reward", "origin", "pass_rate"),
 )
 def spo(
     before: Tracked,
@@ -29,7 +29,7 @@ def spo(
 
     SPO, single-stream (arXiv 2509.13232): alpha <- rho alpha + r, beta <- rho beta + 1 - r, value = alpha / (alpha +
     beta), rho = 2^(-D / D_half) within [low, high], for a reward within 0 and 1. A new problem begins with
-    1 / (1 - low) counts at its measured pass rate, or at one half.
+    1 / (1 - low) counts at its measured pass rate, or at one half. Given texts do not count.
     Deviation: D is the number of rounds since the problem was sampled, where the authors take the KL divergence of the
     policy from the one that sampled it then.
 
@@ -39,7 +39,7 @@ def spo(
         high: Largest share of the counts that stays.
     """
     rows, pool = round.rows, round.candidates
-    known = ~np.isnan(rows["reward"])
+    known = own_rows(rows) & ~np.isnan(rows["reward"])
     problem, number = np.unique(rows["problem_id"][known].astype(str), return_inverse=True)
     reward = np.clip(rows["reward"][known], 0.0, 1.0)
     rate = np.append(pool["pass_rate"], np.nan)[places([pa.array(problem)], [pool.arrow("problem_id")])]

@@ -16,7 +16,8 @@ from gradus.data.curation.trackers.progress import gain_rl
 
 def moved(correct: list[Any], angle: list[Any], mu: float | None = None, step: float = 500.0) -> float:
     columns = {"correct": pa.array(correct, pa.float64()), "angles.concentration": pa.array(angle, pa.float64())}
-    rows = pa.table({"problem_id": ["a"] * len(correct), "group": [0] * len(correct), **columns})
+    num, nobody = len(correct), pa.nulls(len(correct), pa.string())
+    rows = pa.table({"problem_id": ["a"] * num, "group": [0] * num, "origin": nobody, **columns})
     before = Tracked(pa.table({"mu": pa.array([] if mu is None else [mu], pa.float64())}))
     return gain_rl(before, round_of(rows), step=step)["mu"][0]
 

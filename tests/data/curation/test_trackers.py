@@ -34,7 +34,8 @@ def rounds(rewards: dict[str, Sequence[float | None]], columns: Mapping[str, Any
     rows = [(problem, group, value) for group, (problem, each) in enumerate(rewards.items()) for value in each]
     names, groups, values = zip(*rows, strict=True)
     reward = pa.array(values, pa.float64())
-    own = {"problem_id": names, "group": groups, "reward": reward, "correct": reward}
+    nobody = pa.nulls(len(rows), pa.string())
+    own = {"problem_id": names, "group": groups, "reward": reward, "correct": reward, "origin": nobody}
     problems = pa.table({"problem_id": list(rewards), "question": list(rewards)})
     return round_of(pa.table({**own, "hint_level": [0] * len(rows), **columns}), problems, index=index)
 
@@ -73,6 +74,22 @@ def test_sec_moves_a_domain_to_the_mean_absolute_advantage_of_its_rows() -> None
     found = sec(before, round_, rate=0.25)
     assert found["problem.domain"].tolist() == ["signs", "sums"]
     assert found["gain"].tolist() == [pytest.approx(0.3), pytest.approx(0.25 * 4 / (3 * math.sqrt(3)))]
+
+
+def test_given_texts_say_nothing_of_the_policy() -> None:
+    rewards, given = {"a": [1.0, 0.0], "b": [0.0, 0.0]}, {"a": [1.0, 0.0, 1.0], "b": [0.0, 0.0, 1.0]}
+    domain, origin = {"problem.domain": ["sums"] * 4}, [None, "own", "given", None, "own", "teacher"]
+    plain, beside = rounds(rewards, domain), rounds(given, {"problem.domain": ["sums"] * 6, "origin": origin})
+    for tracker, keys, columns in (
+        (beta_posterior, BY, ("alpha", "beta")),
+        (spo, BY, ("alpha", "beta", "value", "round")),
+        (sec, ("problem.domain",), ("gain",)),
+    ):
+        empty = none(*columns, by=keys)
+        without, with_them = tracker(empty, plain), tracker(empty, beside)
+        assert {name: values.tolist() for name, values in with_them.items()} == {
+            name: values.tolist() for name, values in without.items()
+        }
 
 
 def test_thompson_takes_the_pass_rates_nearest_to_one_half() -> None:
