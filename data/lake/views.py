@@ -294,6 +294,7 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         "error": "coalesce(_scores.error, _rollouts.error)",
         "verifier": "_scores.verifier",
         "policy": "_rollouts.policy",
+        "origin": "_rollouts.origin",
         "use": "_rollouts.use",
         "parent": "_rollouts.parent",
         "recall": "_rollouts.recall",
