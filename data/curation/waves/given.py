@@ -8,8 +8,7 @@ from annotated_types import Ge, MinLen
 from gradus.components import component
 from gradus.data.arrays import Bools, Ints, codes, positions
 from gradus.data.curation.batch import last_groups
-from gradus.data.curation.round import Planned, Round
-from gradus.data.lake.schema import OWN
+from gradus.data.curation.round import Planned, Round, own_rows
 from gradus.data.worked import needs_answer, worked_text
 
 
@@ -86,7 +85,7 @@ def given_unsolved(
 
 def _own(round: Round) -> Bools:
     """Return which rows the policy wrote and a reward judged, (N,); all that it wrote if none was judged."""
-    own = np.array([each in (None, OWN) for each in round.rows["origin"]], dtype=np.bool_)
+    own = own_rows(round.rows)
     judged = ~np.isnan(round.rows["reward"])
     return own & judged if (own & judged).any() else own
 
