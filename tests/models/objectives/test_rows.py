@@ -1,5 +1,6 @@
 """The view of rows: statistics of groups, selection, and that every component reads what it declares alone."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 from gradus.components import OF_ROWS
 from gradus.components.description import Component
 from gradus.components.registry import components, function_of
+from gradus.components.rows import Marks
+from gradus.data.lake.schema import OF_MARKS
 from gradus.models.objectives.columns import COLUMNS, columns_of, place_of
 from gradus.models.objectives.objective import Part, Term
 from gradus.models.objectives.rows import ColumnError, Rows
@@ -18,10 +21,12 @@ from gradus.tasks.config.shaping import is_carried
 
 REGISTERED = [each for kind in OF_ROWS for each in components(kind).values()]
 LENGTHS = torch.tensor([2, 0, 3, 1])
+MARKS = Marks(torch.tensor([2]), torch.tensor([1]), torch.tensor([3]), torch.tensor([0.5]), np.array([None]))
+"""The last two tokens of the third row."""
 
 
-def every_column() -> Rows:
-    """Four rows of six tokens with all columns that there are."""
+def every_column(marks: Mapping[str, Marks] = {}) -> Rows:
+    """Four rows of six tokens with all columns that there are, and some marks."""
     generator = torch.Generator().manual_seed(0)
     of_rows: dict[str, Any] = {
         "reward": torch.tensor([1.0, 0.0, 0.0, 1.0], dtype=torch.float64),
@@ -36,7 +41,7 @@ def every_column() -> Rows:
         for name, column in COLUMNS.items()
         if column.axis != "row"
     }
-    return Rows(of_rows, of_tokens, LENGTHS)
+    return Rows(of_rows, of_tokens, LENGTHS, marks=marks)
 
 
 def part(component: Component, reads: frozenset[str]) -> Part:
@@ -51,8 +56,9 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
     assert component.needs is not None
     declared = columns_of(component)
     carried = set(filter(is_carried, declared))
-    rows = every_column()
-    rows = rows.adding({name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried})
+    marked = {name for name in carried if name.startswith(OF_MARKS)}
+    rows = every_column(dict.fromkeys(marked, MARKS))
+    rows = rows.adding({name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried - marked})
     assert declared - carried <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
     found = part(component, declared)(rows)
     values = found[0] if isinstance(found, tuple) else found
