@@ -1,6 +1,6 @@
-"""Texts that a training gives to its groups: rows of a file as an artifact, or the worked solutions of its problems.
+"""Completions that waves plan without sampling them: a user's file of them as an artifact, and worked solutions.
 
-traces_ref(store, "traces.jsonl", [problems])      # BadInputError if no row is of a problem that is trained on
+    traces_ref(store, "traces.jsonl", [problems])      # BadInputError if no row is of a problem that is trained on
 """
 
 from collections.abc import Sequence

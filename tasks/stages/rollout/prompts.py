@@ -13,7 +13,7 @@ Row = Mapping[str, Any]
 
 
 def asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:
-    """Return question and messages of a prompt: those of the plan where it has its own."""
+    """Return the question and the messages of a prompt; messages of the plan replace both of the problem."""
     return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
 
 

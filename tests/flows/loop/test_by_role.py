@@ -140,6 +140,39 @@ def test_a_role_that_nobody_plans_is_allowed(tmp_path: Any) -> None:
     check_recipe(found, tmp_path / "lake")
 
 
+@dataclass
+class Evaluated(Judged):
+    """A rehearsal that keeps the seed and the facts of each stage of an evaluation, and the shards of its rollouts."""
+
+    shards: list[int] = field(default_factory=list)
+    drawn: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
+
+    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Outcome:
+        if purpose.startswith("eval"):
+            self.drawn.setdefault(f"{purpose}-{name}", []).append((more.get("seed"), more.get("facts", {})))
+            self.shards += [config.shard_rows] if name == "rollout" else []
+        return super().stage(name, config, inputs, purpose=purpose, **more)
+
+
+def test_an_evaluation_draws_the_same_after_every_round_with_the_seed_of_its_suite() -> None:
+    session, wave = Evaluated([0.5] * 9, uses={"policy": ["learn"]}), {"name": "rethink", "times": 1}
+    suite = {"every": 1, "seed": 5, "waves": [wave], "shapes": ["best"]}
+    shards = {"shard_rows": {"schedule": "steps", "values": [8, 16], "at": [2]}}  # no schedule reaches an evaluation
+    train(session, recipe([], rounds=2, evaluate=suite, rollout=shards), START)  # pyright: ignore[reportArgumentType] - has no store
+    of_wave = {"wave": 1, "call": 0}
+    assert session.shards == [8] * 6
+    assert session.drawn == {
+        "eval-curate": [(5, {})] * 3,
+        "eval-rollout": [(5, {})] * 3,
+        "eval-score": [(5, {})] * 3,
+        "eval-heldout-rethink1-wave": [(5, of_wave)] * 3,
+        "eval-heldout-rethink1-rollout": [(5, {})] * 3,
+        "eval-heldout-rethink1-score": [(5, {})] * 3,
+        "eval-shape": [(5, {})] * 3,
+        "eval-evaluate": [(5, {"suite": "heldout"})] * 3,
+    }
+
+
 TRAINED = {**JUDGE, "roles": {"judge": {"policy": "bundled", "update": {"lr": 1e-3}}, "self": {"update": {}}}}
 
 

@@ -1,4 +1,4 @@
-"""Texts that a training gives to its groups: a user's file as an artifact, and problems without solutions."""
+"""A user's file of completions as an artifact, and problems without worked solutions."""
 
 import json
 from pathlib import Path
