@@ -19,7 +19,7 @@ from gradus.flows.recipe.reading import parse_recipe, refuse_unjudged
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.remarks import remarks_of
+from gradus.tasks.inspect.remarks import left_out_texts, remarks_of
 from gradus.tasks.runs.history import read_story
 from gradus.tasks.runs.records import RunSettings
 from gradus.tasks.runs.spending import ComputedSeconds, sampled_tokens
@@ -160,6 +160,7 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "choice": trained.choice.as_dict() if trained.choice else None,
         "remarks": [
             *dict.fromkeys(text for o in session.outcomes for text in remarks_of(o.stage, o.purpose, o.summary)),
+            *left_out_texts([o.summary for o in session.outcomes if o.stage == "rollout"]),
             *warm_up_remark(recipe, trained.rounds - len(trained.skipped)),
             *trained.remarks,
             *([trained.choice.remark] if trained.choice and trained.choice.remark else []),

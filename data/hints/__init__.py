@@ -7,6 +7,7 @@ from gradus.data.hints.leaks import leaks
 from gradus.data.records import Problem
 
 REVEALS = "every hint would reveal the answer"
+NONE = "the strategy has no hint"
 
 
 @dataclass(frozen=True)
@@ -34,12 +35,14 @@ def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -
     if problem["answer"] is None:
         return [], "no gold answer"
     hints: list[Hint] = []
-    reason = REVEALS
+    reason = NONE
     for level, fraction in enumerate(fractions, start=1):
         text = strategy(problem, fraction)
         if isinstance(text, NoHint):
             reason = text.reason
-        elif text and not leaks(text, problem["answer"], problem["question"] or ""):
+        elif text and leaks(text, problem["answer"], problem["question"] or ""):
+            reason = REVEALS
+        elif text:
             hints.append(Hint(problem["problem_id"], level, fraction, text))
     return hints, "" if hints else reason
 

@@ -1,6 +1,6 @@
 """Completions that waves plan without sampling them: a user's file of them as an artifact, and worked solutions.
 
-    traces_ref(store, "traces.jsonl", [problems])      # BadInputError if no row is of a problem that is trained on
+traces_ref(store, "traces.jsonl", [problems])      # BadInputError if no row is of a problem that is trained on
 """
 
 from collections.abc import Sequence

@@ -3,7 +3,7 @@
 remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
@@ -40,7 +40,7 @@ def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
     skipped = [index for index, found in updates.items() if found.get("skipped_updates")]
     of_stages = [text for row, found in summaries for text in remarks_of(row["stage"], row["purpose"], found)]
     of_updates = [*skipped_rounds(skipped, len(updates)), *_replaced_groups(list(updates.values()))]
-    of_texts = _refused_texts([found for row, found in summaries if row["stage"] == "rollout"])
+    of_texts = left_out_texts([found for row, found in summaries if row["stage"] == "rollout"])
     return [*_shared(store, summaries), *dict.fromkeys(of_stages), *of_texts, *of_updates]
 
 
@@ -126,11 +126,11 @@ def _replaced_groups(updates: Sequence[Summary]) -> list[str]:
     return [f"{text} (update.drop_replaced_groups)"]
 
 
-def _refused_texts(rollouts: Sequence[Summary]) -> list[str]:
-    """Remark on the given texts of all rounds that did not fit."""
-    reasons = Counter(reason for each in rollouts for reason in Counter(each.get("refused", {})).elements())
+def left_out_texts(rollouts: Sequence[Summary]) -> list[str]:
+    """Remark on the given texts that the rollout stages of all rounds left out, with the first and its reason."""
+    num = sum(sum(each.get("refused", {}).values()) for each in rollouts)
     examples = [text for each in rollouts for text in each.get("examples", ())]
-    return [f"{count} given texts are left out: {reason} (first {examples[0]})" for reason, count in reasons.items()]
+    return [f"{num} given text{'s are' if num > 1 else ' is'} left out (first {examples[0]})"] if num else []
 
 
 def _refused_rows(purpose: str, summary: Summary) -> list[str]:

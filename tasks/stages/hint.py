@@ -23,7 +23,10 @@ BEAT_ROWS = 512
 
 
 def run(ctx: StageContext, config: HintConfig) -> StageResult:
-    """Write a row for each problem and level; problems that cannot be hinted at are counted with the reason."""
+    """Write a row for each problem and level; problems that cannot be hinted at are counted with the reason.
+
+    GateError if none can; of a strategy that reads what rounds measure a later round may have hints.
+    """
     problems = _problems(ctx, config)
     strategy = load(config.strategy)
     rows: list[dict[str, object]] = []
@@ -40,7 +43,7 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
             missing.append(problem["problem_id"])
         if index % BEAT_ROWS == 0:
             ctx.beat(index / len(problems), f"{index} of {len(problems)} problems")
-    if not rows:
+    if not rows and not config.reads_rounds:
         reasons = ", ".join(f"{reason}: {count}" for reason, count in unhinted.most_common())
         raise GateError(
             f"none of {len(problems)} problems can be hinted at ({reasons})",

@@ -107,7 +107,6 @@ def recipe_of_suite(recipe: Recipe, suite: Suite, past: Past = NOTHING) -> Recip
         "rollout": suite.rollout(recipe.rollout),
         "score": suite.score or recipe.score,
         "escalate": (),
-        "given": None,
         "waves": suite.waves,
         "trackers": (),
         "measures": suite.measures,

@@ -89,6 +89,7 @@ def test_a_strategy_that_states_the_answer_is_not_believed() -> None:
     assert hints_of({**problem, "solution": "3+4=7"}, prefix, (0.5,)) == ([], "a single step")
     assert hints_of({**problem, "answer": None}, prefix, (0.5,)) == ([], "no gold answer")
     assert hints_of(problem, lambda problem, fraction: "7", (0.5,)) == ([], "every hint would reveal the answer")
+    assert hints_of(problem, lambda problem, fraction: None, (0.5,)) == ([], "the strategy has no hint")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")

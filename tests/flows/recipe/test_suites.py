@@ -153,6 +153,7 @@ def test_what_only_a_training_has_is_refused_in_a_suite_before_anything_starts(t
     for settings, message in (
         ({"waves": ["escalate"]}, "the wave escalate needs hint, and an evaluation has no hints"),
         ({"waves": ["replay"]}, "the wave replay needs stored, and an evaluation has no rollouts of earlier rounds"),
+        ({"waves": ["given"]}, "the wave given needs traces, and an evaluation has no texts that are given"),
         ({"waves": [f"{file}:hard"]}, "the wave own.py:hard needs pass_rate, and an evaluation has no difficulty"),
         ({"shapes": [f"{file}:valued"]}, "the shape own.py:valued needs spo.value, and it has no measure spo"),
         ({"shapes": ["win_rate"]}, "the shape win_rate reads the column reward of rows of the use judge, which"),

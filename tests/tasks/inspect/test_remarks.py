@@ -46,7 +46,7 @@ def test_rows_that_are_not_used_are_said_with_reasons_and_each_remark_once(tmp_p
     left_out = "training problems: 15 of 16 rows are left out (duplicate question: 15; first t.jsonl line 2"
     assert remarked(Store(tmp_path), *stages) == [
         f"{left_out}: duplicate question); ingest.duplicates=keep takes repeated questions",
-        f"5 given texts are left out: {long} (first problem 1: {long})",
+        f"5 given texts are left out (first problem 1: {long})",
     ]
 
 

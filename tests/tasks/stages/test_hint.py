@@ -82,6 +82,22 @@ def test_a_strategy_reads_keys_of_problems_difficulty_and_trackers(tmp_path: Pat
     assert texts == {"a": "[3.0, 'sums', 0.25, None]", "b": "[None, None, None, 7.0]"}
 
 
+def test_a_strategy_of_what_rounds_measure_may_have_no_hint_yet(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from gradus.components import component\n\n"
+        '@component("hint", needs=("seen.count",))\ndef mine(problem, fraction):\n    """Wait."""\n'
+        '    return None if problem["seen.count"] is None else "begin"\n'
+    )
+    store, tracked = Store(tmp_path / "lake"), {"seen.count": ("problem_id",)}
+    inputs = {"problems": [store.put("problems", PROBLEMS.slice(0, 2))]}
+    config: dict[str, Any] = {"strategy": f"{tmp_path}/mine.py:mine", "fractions": (0.5,), "tracked": tracked}
+    made, report = stage(store, "hint", "hints", "a", inputs=inputs, **config)
+    assert (store.read(made).num_rows, report["summary"]["unhinted"]) == (0, {"the strategy has no hint": 2})
+    inputs["trackers"] = [store.put("trackers", pa.table({"problem_id": ["long"], "seen.count": [1.0]}))]
+    made, report = stage(store, "hint", "hints", "b", inputs=inputs, **config)
+    assert store.read(made).column("problem_id").to_pylist() == ["long"]
+
+
 @pytest.mark.parametrize(
     ("needs", "by_round"),
     [("", False), ('"problem.level", "domain"', False), ('"pass_rate"', True), ('"seen.count"', True)],

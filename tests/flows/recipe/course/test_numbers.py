@@ -142,6 +142,8 @@ def test_a_function_of_the_users_is_not_run_when_a_recipe_is_read(tmp_path: Path
     check_settings(found, tmp_path)
     past = Past().after(10, {"policy/entropy": 0.5}, steps=4)
     assert past.progress(2, 0) == Progress(2, 10, {"policy/entropy": (0.5,)}, 4)
+    later = past.after(7, {}, steps=3)  # of a phase that begins with round 2, its own tokens and steps count
+    assert later.progress(3, 0, first=2) == Progress(2, 7, {"policy/entropy": (0.5,)}, 3)
 
 
 def test_a_function_of_the_users_that_returns_no_number(tmp_path: Path) -> None:
