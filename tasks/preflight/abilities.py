@@ -25,7 +25,7 @@ from gradus.components import Kind
 from gradus.components.chosen import ShapeConfig
 from gradus.components.description import Component
 from gradus.components.registry import components
-from gradus.data.curation.uses import split_need
+from gradus.data.curation.uses import LEARN, split_need
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
@@ -139,6 +139,12 @@ def check_shapes(shapes: Sequence[ShapeConfig]) -> None:
     from gradus.data.curation.batch import BatchRows  # noqa: PLC0415 - loads Arrow's functions
 
     for shape in shapes:
+        column = str(shape.settings.get("column", ""))
+        if split_need(column)[0] != LEARN:
+            raise UsageError(
+                f"the shape {shape.label} goes by a column of its own rows, and {column!r} is of another use",
+                hint='let a shape before it make a reward of that, as graded and verified do: column = "reward"',
+            )
         named = (split_need(need)[1] for need in shape.needs or ())
         plain = [name for name in named if not is_carried(name)]
         refuse_needs(shape, plain, BatchRows.known, _CARRIED)

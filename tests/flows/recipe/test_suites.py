@@ -157,6 +157,7 @@ def test_what_only_a_training_has_is_refused_in_a_suite_before_anything_starts(t
         ({"waves": [f"{file}:hard"]}, "the wave own.py:hard needs pass_rate, and an evaluation has no difficulty"),
         ({"shapes": [f"{file}:valued"]}, "the shape own.py:valued needs spo.value, and it has no measure spo"),
         ({"shapes": ["win_rate"]}, "the shape win_rate reads the column reward of rows of the use judge, which"),
+        ({"shapes": [{"name": "best", "column": "judge: reward"}]}, "the shape best goes by a column of its own rows"),
         ({"shapes": [{"name": "best", "column": "nothing"}]}, "shape best needs nothing, which its kind is not handed"),
         ({"measures": [{"name": "likelihood", "role": "judge"}]}, "measure likelihood: role = 'judge' is no role of"),
     ):
