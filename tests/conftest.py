@@ -115,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
     assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"
     items.sort(key=lambda item: rank.get(item.path, len(rank)))
-    for item in items:
+    for item in items if config.getoption("reruns", default=None) != 0 else ():
         if item.path.parent in [HERE / folder for folder in RUN_TWICE]:
             item.add_marker(pytest.mark.flaky(reruns=1))
 

@@ -202,7 +202,7 @@ def new_program(
 
     def make(*, alone: bool = False, apart: bool = False, reports: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
-        for name, every in (("train", 7), ("heldout", 3)):
+        for name, every in (("train", 14), ("heldout", 6)):
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
         (home / "mlflow").symlink_to(shared / "mlflow")
         if apart:

@@ -29,7 +29,7 @@ sample = { n = 4, max_tokens = 80 }
 [score]
 rewards = [{ name = "numeric" }]
 """
-SHARED = "2 of the 48 problems of heldout are trained on, too: figures there are not of unseen ones"
+SHARED = "2 of the 24 problems of heldout are trained on, too: figures there are not of unseen ones"
 Run = tuple[Program, dict[str, Any]]
 
 
@@ -46,7 +46,7 @@ def quiet(new_program: Callable[..., Program]) -> Run:
         file.writelines(line.lower().replace(" +", "  +") for line in heldout[:2])
     code, _, said = program.run("train", "quiet.toml", GRADUS_FAULT="update:before_manifest#1")
     assert code != 0
-    assert said.count("training problems: 1 of 106 rows are left out") == 1  # by the command that read the file
+    assert said.count("training problems: 1 of 55 rows are left out") == 1  # by the command that read the file
     return program, program.json("train", "quiet.toml")
 
 
@@ -62,7 +62,7 @@ def test_such_rounds_keep_the_policy_and_are_counted(quiet: Run) -> None:
     assert program.told().count(f"note: {SHARED}") == 1
     assert skipped == "2 of 3 rounds had no signal and skipped their update: 1, 3"
     assert warm_up.endswith("optimiser step 15 (update.warmup_steps), and it takes about 1")
-    assert doubled.startswith("training problems: 1 of 106 rows are left out (duplicate question: 1; first train.jsonl")
+    assert doubled.startswith("training problems: 1 of 55 rows are left out (duplicate question: 1; first train.jsonl")
     assert "update    skipped: all 8 groups have rewards without variance" in program.told()
     policies = [event["inputs"]["policy"][0] for event in updates(program, result["run"])][-3:]
     assert policies[0] == policies[1] != policies[2] == result["policy"] == result["best"]
