@@ -1,4 +1,4 @@
-"""`compare`: several methods under one budget and the same seeds, as a Prefect flow; and what trainings came to."""
+"""`compare`: several methods under one budget and the same seeds, as a Prefect flow."""
 
 import hashlib
 import json

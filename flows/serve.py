@@ -3,8 +3,8 @@
 gradus serve                                            # in one terminal
 prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
 
-What a user changed in Prefect stays when `serve` starts again: schedules, parameters, tags, a paused deployment, its
-limits. What is ours is renewed: the flow's location, the schema of its parameters, its description.
+A new start of `serve` keeps a user's changes in Prefect (schedules, parameters, tags, a paused deployment, its limits)
+and renews the flow's location, the schema of its parameters and its description.
 """
 
 import functools
@@ -43,7 +43,7 @@ NIGHTLY = DeploymentScheduleCreate(
     slug="nightly",
     parameters={"recipe": "demo"},
 )
-"""The example schedule: every night at two, paused until somebody wants it."""
+"""The example schedule: every night at two, paused until a user resumes it."""
 
 THEIRS = frozenset({"schedules", "parameters", "paused", "tags", "concurrency_limit", "concurrency_options"})
 """Fields of a deployment that are left as they are once it exists."""

@@ -35,7 +35,7 @@ _NOTHING_STARTED = "nothing was started; time and tokens are those of the neares
 
 
 class ForeseenTraining(TypedDict):
-    """One training of a comparison to come; None for what was never measured."""
+    """Forecast of one training of a comparison; None for what was never measured."""
 
     method: str
     seed: int
@@ -85,7 +85,7 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
 
 
 def _not_run(recipe: Recipe) -> list[str]:
-    """The user's own code in a sentence, but for schedules, and what follows measurements in another."""
+    """Return a sentence about the user's own code, schedules apart, and one about settings that follow metrics."""
     users = (chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule")
     labels = ", ".join(dict.fromkeys(users))
     found = [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
@@ -156,7 +156,7 @@ def _costs(calls: Sequence[ForeseenCall]) -> Costs:
 
 
 def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
-    """Each reason with the calls that it holds for; what only follows from other stages is counted in one line."""
+    """Return each reason with its calls; stages computed only because of others are counted in one line."""
     follows = [call for call in calls if call["why"].startswith("its ")]
     causes: dict[str, list[str]] = {}
     for call in calls:
@@ -193,9 +193,9 @@ def _unmeasured(result: Forecast) -> str:
 
 
 def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
-    """Return what a comparison would do, or of one with tuning what that would.
+    """Return what a comparison would do, or its tuning if it has one.
 
-    Of a budget in tokens or seconds it is what the first rounds alone would do.
+    With a budget in tokens or seconds only the first rounds are forecast.
     """
     tuning, budget = asked.tuning, asked.budget
     methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)

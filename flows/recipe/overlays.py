@@ -1,4 +1,4 @@
-"""Methods as overlays: recipes/methods/NAME.toml holds who published it, and the settings that it changes in a recipe.
+"""Methods as overlays: recipes/methods/NAME.toml holds the source of a method and the settings that it changes.
 
     paper = "arXiv 2503.20783"
     trust = "confirmed"
@@ -65,7 +65,7 @@ class Overlay(NamedTuple):
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Return the content of a TOML file; raise UsageError if it is none."""
+    """Return the content of a TOML file; raise UsageError if it is not valid."""
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:

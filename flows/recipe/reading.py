@@ -1,4 +1,4 @@
-"""Read a recipe: its file, methods laid over it, `--set`, and what no run of it could do."""
+"""Read a recipe: its file, methods laid over it, `--set`; refuse one that no run could carry out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -131,7 +131,7 @@ def _refuse_unjudged(recipe: Recipe) -> None:
 
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
-    """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
+    """Refuse a change that names no stage of a training, or does not fit the settings of its stage."""
     waves = {wave.short: wave for wave in recipe.all_waves}
     trackers = {tracker.short: tracker for tracker in recipe.trackers}
     measures = {measure.short: measure for measure in recipe.measures}

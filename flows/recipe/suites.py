@@ -1,4 +1,4 @@
-"""Evaluation suites of a recipe: what the policy is measured on, and on which set the best checkpoint is chosen.
+"""Evaluation suites of a recipe: problems that measure the policy, and the choice of the best checkpoint.
 
 Two forms of the table `evaluate` mean the same for one suite:
 

@@ -98,7 +98,7 @@ class _Copy:
 
 
 def _copy_of_state(store: Store, ref: Ref, out: Path) -> _Copy:
-    """Return the copy of a checkpoint's train state; of none, if it is not kept."""
+    """Return the copy of a checkpoint's train state, an empty one if that is not kept."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
     state = state_ref(ref)

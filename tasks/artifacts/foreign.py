@@ -1,9 +1,9 @@
-"""Artifacts that somebody else hands over as a folder: verified before anything is written, copied under the lock.
+"""Artifacts in a folder from elsewhere: verified before anything is written, copied under the lock.
 
     ref = taken(store, Path("gift"), "rollouts")
 
-What a folder says of itself decides no path: names are checked when its manifest is read, links are refused, and only
-files that the manifest names, with the bytes that it says, come into the lake.
+The folder's contents decide no path: names are checked when its manifest is read, links are refused, and only files
+that the manifest names, with the digests that it names, are copied into the lake.
 """
 
 import json

@@ -6,7 +6,7 @@
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
-`error` end an import of somebody else's library.
+`error` end an import of a third-party library.
 Left out: judges of rewards, whose environment is scrubbed further (gradus.models.judging.process).
 """
 

@@ -98,7 +98,7 @@ class StageResult:
 
     @property
     def full(self) -> Report:
-        """The report of this attempt: what is kept together with its clock and its counts."""
+        """The report of this attempt: the stored part with its clock and its counts."""
         pairs = zip_longest(self.steps, self.step_clock, fillvalue={})
         return {
             "metrics": {**self.metrics, **self.clock},

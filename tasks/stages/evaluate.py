@@ -63,7 +63,7 @@ class _Rollouts:
     tokens: Floats
 
     def where(self, use: Bools) -> "_Rollouts":
-        """Some of them."""
+        """Return some of the rollouts."""
         return _Rollouts(*(values[use] for values in vars(self).values()))
 
 
@@ -115,7 +115,7 @@ class _Report:
         self._suite = suite
 
     def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
-        """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for.
+        """Return all figures by name; pass@k and maj@k for each k that a problem has judged rollouts for.
 
         maj@k is left out if the reward read no answer from any completion: there is nothing to vote with.
         """

@@ -1,4 +1,4 @@
-"""Stage wave: what a round samples after the rollouts that are there, decided by one function of them.
+"""Stage wave: one function of a round's rollouts so far plans further ones.
 
 Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
 tokens the filter prompt_tokens counts; for a wave that reads stored rollouts those of earlier rounds with their scores,

@@ -36,7 +36,7 @@ class Checked:
 
 
 def checked(home: Home, asked: Asked) -> Checked:
-    """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
+    """Return methods, seeds, budget and tuning; UsageError or BadInputError before anything starts."""
     if asked.method and not asked.budget:
         rounds = read_recipe(home.runs, asked.recipes[0], [])[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")

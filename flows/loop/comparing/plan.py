@@ -94,7 +94,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
 
 
 def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
-    """Write the plan of a comparison into its folder before it begins, or read the one that is there.
+    """Write the plan of a comparison into its folder before it begins, or read an existing one.
 
     Raise BadInputError if a plan was changed after it was written.
     """
@@ -169,7 +169,7 @@ def _stored(home: Home, suite: Suite) -> Methods:
                 continue
             training = read_training(store, folder, computed)
         except GradusError:
-            continue  # a run of another kind, or one that did not finish or cannot be read, says nothing here
+            continue  # runs of other kinds, and unfinished or unreadable ones, are left out
         methods.setdefault(_settings(recipe), []).append(training)
     found = {trainings[0].run: _one_a_seed(trainings) for trainings in methods.values()}
     ids = next((problem_ids(each[0]) for each in found.values()), None)

@@ -139,7 +139,7 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
 
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
-    """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
+    """Return the choice that follows from existing trainings; `failed` has reasons by the first run's name."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs)
 
     def candidate(each: Attempted) -> Candidate:
@@ -185,7 +185,7 @@ def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
 
 
 def _split(text: str) -> list[str]:
-    """Return the values between commas that are in no brackets and no quotes."""
+    """Split a text at the commas outside of brackets and quotes."""
     values, begun = list[str](), ""
     for part in text.split(","):
         begun = f"{begun},{part}" if begun else part

@@ -1,4 +1,4 @@
-"""Beginning and outcome of a training, and what its rounds make on the way."""
+"""Inputs and outcome of a training, and the results of its rounds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

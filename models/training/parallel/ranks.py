@@ -34,12 +34,12 @@ class Ranks:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Return once every rank has come here."""
+        """Wait until every rank has reached this call."""
         self.summed(torch.zeros(1))
 
     @contextmanager
     def in_turns(self) -> Generator[None]:
-        """Let the ranks of a host do what is inside one after the other, so that its memory is needed once a host."""
+        """Run the block on one rank of a host at a time, so that its memory is needed once a host."""
         for _ in range(self.local_rank):
             self.wait()
         yield

@@ -1,6 +1,6 @@
 """A plan ready to be sampled: every row checked and every prompt made before the first token is sampled.
 
-What is kept of a plan is Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
+A plan is kept as Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
 requests of a shard become objects when that shard is made.
 """
 

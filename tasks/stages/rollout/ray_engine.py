@@ -130,7 +130,7 @@ class RayEngine:
                 raise
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-        """Every request once, by an idle worker, whatever becomes of it; EngineError if it dies too often."""
+        """Sample every request once on an idle worker, replaced if it dies; EngineError after too many deaths."""
         worker = self._idle.get_nowait()
         answered: set[int] = set()
         try:
@@ -182,7 +182,7 @@ class RayEngine:
             yield from chunk.finished
 
     def _replace(self, worker: _Worker, death: _DeathError) -> None:
-        """Another actor in the place of a dead one, open; EngineError if too many died there."""
+        """Return an opened actor in place of a dead one; EngineError after too many deaths."""
         while True:
             self._ray.kill(worker.actor)  # an unreachable actor may still be running
             worker.deaths += 1

@@ -179,7 +179,7 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict
 
 
 def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, scores: pa.Table) -> pa.Table:
-    """Rollouts with their verdicts and what the batch says of them, which is made in passing where none is given."""
+    """Return rollouts with verdicts and the columns of their batch, which is made here if it is not an input."""
     batch = ctx.table("batch") if ctx.inputs.get("batch") else batch_of(ctx, config.shaping)[0]
     at = positions(rollouts.column("rollout_id"), batch.column("rollout_id"))
     if (at < 0).any():
@@ -207,7 +207,7 @@ def _left_out(table: pa.Table) -> dict[str, int]:
 
 
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
-    """Age of every row's policy; GateError if it is too old or none of this policy's making."""
+    """Age of every row's policy; GateError if it is too old or not an ancestor of this policy."""
     sampled_by: list[str | None] = table.column("policy").to_pylist()
     own = is_own(table)
     odd = [i for i, digest in enumerate(sampled_by) if own[i] and digest not in known]

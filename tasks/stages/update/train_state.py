@@ -38,7 +38,7 @@ _WORK = "policy"
 
 
 def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
-    """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
+    """Return a checkpoint's policy with a fresh optimiser; BadInputError if it cannot be trained."""
     if config.lora is None:
         policy, weights = _whole_policy(store, ref, config, ranks)
     else:
