@@ -88,9 +88,9 @@ def _not_run(recipe: Recipe) -> list[str]:
     """Return a sentence about the user's own code, schedules apart, and one about settings that follow metrics."""
     users = (chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule")
     labels = ", ".join(dict.fromkeys(users))
-    found = [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
+    found = [f"{labels}: read, not run; loading and results are not checked"] if labels else []
     if following := ", ".join(following_rounds(recipe)):
-        found.append(f"what rounds record decides on {following}: of rounds still to be computed it is not known")
+        found.append(f"{following} depend on figures of rounds, which are unknown until these are computed")
     return found
 
 
@@ -166,7 +166,7 @@ def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
     if follows:
         stages = Counter(call["stage"] for call in follows)
         counted = ", ".join(f"{count} {stage}" for stage, count in stages.items())
-        lines.append(f"because of these: {counted}; what turns out the same as before is reused all the same")
+        lines.append(f"because of these: {counted}; results that come out the same as before are reused")
     return lines
 
 
@@ -217,12 +217,10 @@ def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
                     "seconds": found["seconds"],
                 }
             )
-    remarks = [
-        "each training is looked at alone: what several would compute is computed once, and reused by the others"
-    ]
+    remarks = ["each training is forecast alone: stages that several share are computed once, and reused by the others"]
     if budget.unit != "rounds":
         remarks.append(
-            f"{FIRST_ROUND}: whether {budget} are reached is asked after each round, so how many there will be depends "
+            f"{FIRST_ROUND}: the budget of {budget} is checked after each round, so the number of rounds depends "
             f"on {'the lengths of completions' if budget.unit == 'tokens' else 'the machine'}"
         )
     if tuning:

@@ -29,7 +29,7 @@ from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
 REUSED, COMPUTED = "reused", "computed"
-ASKED_FOR = "asked for again; should the result differ, what rests on it is computed too"
+ASKED_FOR = "forced; if the result differs, all that depends on it is computed too"
 
 
 @dataclass
@@ -93,7 +93,7 @@ class Foresight:
             return None
         report = read_report(self.store, ref)
         if sentence := stage_spec(call.name).breach(report, call.config):
-            self.remarks.append(f"{call.label} is there, and ends the run: {sentence}")
+            self.remarks.append(f"{call.label} exists, and ends the run: {sentence}")
         return report
 
     def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:

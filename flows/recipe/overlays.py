@@ -157,7 +157,7 @@ def _refuse_conflict(one: Overlay, other: Overlay) -> None:
             if inside or (key == their and value != given):
                 raise UsageError(
                     f"the methods {one.name} and {other.name} set {key} differently",
-                    hint="leave one of them out, or write a method of your own that says which holds",
+                    hint="leave one of them out, or write your own method that sets it",
                 )
 
 

@@ -84,7 +84,7 @@ def _declared(recipe: Recipe, name: str, origin: str) -> JsonObject:
     """Return the settings of a package's stage, whole; raise UsageError if a training could not run it."""
     stage = stage_spec(name)
     if not stage.when:
-        raise UsageError(f"{origin}: the stage {name} stands in no recipe: it does not declare `when`")
+        raise UsageError(f"{origin}: the stage {name} cannot be in a recipe: it does not declare `when`")
     for role in stage.roles:
         if role.default == "" and role.name not in READABLE[stage.when]:
             listed = ", ".join(READABLE[stage.when])

@@ -72,7 +72,7 @@ class _Copy:
                 continue
             sha256 = sha256_file(path)
             if sha256 not in {known[name].sha256 for known in (before, wanted) if name in known}:
-                raise BadInputError(f"{path} is there already, and Gradus did not write it so", hint=ANOTHER)
+                raise BadInputError(f"{path} exists already, and Gradus did not write it so", hint=ANOTHER)
             if name not in wanted:
                 removed.append(path)
             elif sha256 == wanted[name].sha256:

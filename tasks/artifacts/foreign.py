@@ -48,7 +48,7 @@ class _Verified:
                 hint="upgrade gradus to read it",
             )
         if read_pruned(folder).files:
-            raise BadInputError(f"files of {folder} were pruned", hint="have them back there first: `gradus restore`")
+            raise BadInputError(f"files of {folder} were pruned", hint="restore them there first: `gradus restore`")
         return cls(manifest, verified_files(folder, manifest.files, ASK_AGAIN))
 
 
@@ -105,7 +105,7 @@ def _beside(folder: Path, base: Ref) -> _Verified:
     if place.is_symlink() or not (place / FILE_NAME).is_file():
         raise BadInputError(
             f"{folder} is an adapter, and its base {base} is neither in the lake nor beside it",
-            hint="take the base in first: give it to --policy once",
+            hint="import the base first: name it with --policy once",
         )
     found = _Verified.read(place)
     if found.manifest.ref != base or BASE in found.manifest.parents:

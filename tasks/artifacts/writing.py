@@ -38,7 +38,7 @@ def written(files: Mapping[str, Collect], folder: Path, ranks: Ranks) -> list[Fi
 
 
 def _write(write: Write | None, folder: Path, name: str) -> FileEntry:
-    assert write is not None, f"{name} was not brought together where it is written"
+    assert write is not None, f"{name} was not gathered on the rank that writes it"
     with whole_file(folder, name) as path:
         write(path)
     return entry_of(folder, name)

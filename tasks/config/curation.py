@@ -85,7 +85,7 @@ class DifficultyConfig(Config):
 
 CURATE = Stage(
     "curate",
-    "Choose problems, in which order, and say why.",
+    "Choose and order problems, with a reason for each.",
     version=2,
     makes="plan",
     settings=CurateConfig,

@@ -316,7 +316,7 @@ UPDATE = Stage(
     takes=(
         Role("rollouts", "rollouts; repeatable", many=True),
         Role("scores", "their scores; repeatable", many=True),
-        Role("batch", "what of them is learned from, as the stage shape made it", default=None),
+        Role("batch", "batch of rows to learn from, made by the stage shape", default=None),
         POLICY,
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),

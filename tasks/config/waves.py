@@ -65,7 +65,7 @@ class PlanningConfig(Config):
 
 WAVE = Stage(
     "wave",
-    "Plan what a round samples after the rollouts that are there.",
+    "Plan further rollouts of a round from the finished ones.",
     version=1,
     makes="plan",
     settings=PlanningConfig,

@@ -64,7 +64,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
     if holds_out:
         remarks.append(f"{evaluated - problems} more are held out for tuning, and not judged")
     if len(intent.seeds) == 1:
-        remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
+        remarks.append("one seed: the smallest detectable difference leaves out the variance between seeds")
     spent = [t for each in stored.values() for t in each]
     missing = len(runs) if tuning else _num_missing(home, runs)
     body: Plan = {
@@ -150,7 +150,7 @@ def render_plan(plan: Plan) -> None:
             "digest": plan["digest"][:12],
         }
     )
-    line("nothing was started; `--dry-run` looks at each training alone")
+    line("nothing was started; `--dry-run` forecasts each training alone")
 
 
 def _written(cost: Cost) -> str:

@@ -28,7 +28,7 @@ def account_of(plan: pa.Table, kept: pa.Table, there: pa.Table) -> Account:
     if (after < asked).any():
         first = _named(PLAN.column(plan, "plan_id"), plan.column("group_id"))[int(np.argmax(after < asked))]
         raise StageError(
-            f"{int((after < asked).sum())} of {len(asked)} prompts were lost as the run went on: "
+            f"{int((after < asked).sum())} of {len(asked)} prompts were lost when the run continued: "
             f"{int((asked - after).sum())} of {int(asked.sum())} rollouts are in no shard, the first of {first}",
             hint="delete the folder of that rollouts artifact and run the same command again",
         )

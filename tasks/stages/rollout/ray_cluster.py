@@ -100,7 +100,7 @@ def _init(ray: ModuleType, folder: Path, config: RayConfig) -> None:
 
 
 def _not_started(error: Exception) -> StageError:
-    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="mend that, or leave out ray.workers")
+    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="fix that, or leave out ray.workers")
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from gradus.tasks.stages.rollout.ray_cluster import cluster
 Ts = TypeVarTuple("Ts")
 
 _POLL_S = 0.5
-_KEPT = "repeat the command: what is finished is kept"
+_KEPT = "run the same command again: finished shards are kept"
 
 
 @contextmanager

@@ -220,7 +220,7 @@ class _Work:
             raise StageError(
                 f"{self.num_failed} of {self.planned.num_rows} requests failed, more than max_failed_frac = "
                 f"{self.config.max_failed_frac:g} (first: {requests[first].rollout_id}: {failed[first].error})",
-                hint="repeat the command: only what is missing is asked for",
+                hint="run the same command again: only missing rollouts are sampled",
             )
         yield from failed.items()
 

@@ -303,7 +303,7 @@ def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows
     return StageError(
         f"the reward {spec.name} did not answer within {pool.item_timeout_s:g} s on {len(rows)} rows, {how} "
         f"(the last: {which})",
-        hint="mend the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
+        hint="fix the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
     )
 
 

@@ -307,7 +307,7 @@ def _without_sampler(config: UpdateConfig) -> str:
     """Return the remedy for rows without a sampler's log-probs."""
     others = (each for each in config.objective if not each.loss.component.needs_sampler)
     origins = ", ".join(str(each.rows["origin"]) for each in others if "origin" in each.rows)
-    known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"
+    known = f"set the origin of rows from elsewhere to {origins}" if origins else "set a loss for their origin"
     return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 
 
