@@ -58,9 +58,9 @@ def deployments() -> list[RunnerDeployment]:
 
 
 def serve_all(webhook: str = "") -> None:
-    """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped.
+    """Close runs that a killed `serve` left, then serve every deployment until stopped.
 
-    `webhook` is called for every training that fails; without one, what an earlier `serve` set up stays.
+    `webhook` is called for every training that fails; without one, the webhook of an earlier `serve` stays.
     """
     home = Home.from_environment()
     if webhook:
@@ -95,7 +95,7 @@ def _deployment(flow: Flow[P, R], schedules: list[DeploymentScheduleCreate] | No
 
 
 def _keep_theirs(found: list[RunnerDeployment]) -> list[UUID]:
-    """Remove from existing deployments what a user may have changed; return their ids.
+    """Remove the fields that a user may have changed from existing deployments; return their ids.
 
     Prefect sends what was set: a schedule that is sent is put back, and without one every schedule is removed that has
     no slug, as those made in its pages.

@@ -110,7 +110,7 @@ def plain_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
 
 
 def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:
-    """Replace the state of a run that could not begin with its parameters; other crashes stay what they are."""
+    """Replace the state of a run that could not begin with its parameters; other crashes keep theirs."""
     ended: State[Any] = state
     try:
         refuse_unbound(flow, flow_run.parameters)

@@ -54,7 +54,7 @@ class ComparisonForecast(TypedDict):
 
 
 def look_ahead(home: Home, plan: Rerun) -> Forecast:
-    """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
+    """Return the forecast of a training, as `--json` prints it; UsageError if its name is that of another run."""
     recipe = as_run(plan.recipe)
     named = name_of_rerun(home.runs, plan.run, recipe) if plan.run and plan.forced else plan.run
     folder = home.runs / (named or run_name(recipe))
@@ -175,7 +175,7 @@ def _listed(labels: Sequence[str]) -> str:
 
 
 def _sum(values: Iterable[N | None]) -> N | None:
-    """The sum of what is known; None if nothing is."""
+    """Return the sum of the known numbers; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known else None
 
@@ -193,7 +193,7 @@ def _unmeasured(result: Forecast) -> str:
 
 
 def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
-    """Return what a comparison would do, or its tuning if it has one.
+    """Return the forecast of a comparison, or of its tuning if it has one.
 
     With a budget in tokens or seconds only the first rounds are forecast.
     """

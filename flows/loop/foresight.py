@@ -150,7 +150,7 @@ class Foresight:
         return {"groups": 0}
 
     def _costs(self, call: Call, why: str, before: list[Precedent]) -> ForeseenCall:
-        """The call with what it is likely to cost, in proportion to its rollouts where those are known."""
+        """Return the call with its estimated cost, in proportion to its rollouts if their number is known."""
         measured = before[0] if before else None
         there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
         rollouts = (self._planned_rollouts(call) or there or None) if call.name == "rollout" else None

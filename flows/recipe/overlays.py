@@ -107,7 +107,7 @@ def overlaid(body: Mapping[str, object], overlays: Sequence[Overlay]) -> dict[st
 
 
 def with_references(value: T, own: Mapping[str, object]) -> T:
-    """Return a body with "=update.lr" and "=10 * update.lr" replaced by what a recipe has there without the methods.
+    """Return a body with "=update.lr" and "=10 * update.lr" replaced by the recipe's values without the methods.
 
     Raise UsageError if the recipe does not set it.
     """

@@ -108,7 +108,7 @@ def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageErro
 
 
 def refuse_unjudged(recipe: Recipe) -> None:
-    """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+    """Raise UsageError if the recipe needs verdicts on correctness and the rewards of a round have none.
 
     That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
     """

@@ -19,7 +19,7 @@ _MORE = "`gradus settings` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 """Names that pydantic writes behind a key for each type that its value could have."""
 _LISTED = ("literal[", "tuple[")
-"""The beginning of what it writes there for words and for lists."""
+"""Beginnings of such names, for words and for lists."""
 _MUST_BE = {
     "tuple_type": "a list",
     "list_type": "a list",
@@ -49,7 +49,7 @@ _SAID = {
 """Meaning of pydantic's other types of errors."""
 
 _ELSEWHERE = {"learning_rate": "lr", "beta": "kl_coef", "num_generations": "n", "max_completion_length": "max_tokens"}
-"""Names of TRL's settings, and what they are called here."""
+"""Names of TRL's settings, and ours for them."""
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -61,7 +61,7 @@ class _Copy:
 
     @classmethod
     def planned(cls, out: Path, source: Path, manifest: Manifest | None) -> "_Copy":
-        """Return what is to be done; BadInputError or CorruptArtifactError if something there is not Gradus's."""
+        """Return the steps; BadInputError or CorruptArtifactError for a file that is not Gradus's."""
         before, wanted = _entries(manifest_of_copy(out)), _entries(manifest)
         removed: list[Path] = []
         written = {name: source / name for name in wanted}

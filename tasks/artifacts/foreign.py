@@ -66,7 +66,7 @@ def taken(store: Store, folder: Path, table: str) -> Ref:
 
 
 def _wanted(store: Store, folder: Path) -> list[_Verified]:
-    """Return what is to be taken, in order; nothing is written before all of it was looked at."""
+    """Return the artifacts to take, in order; nothing is written before all are checked."""
     found = _Verified.read(folder)
     if found.manifest.table != CHECKPOINTS:
         _refuse_misfits(found)

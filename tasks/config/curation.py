@@ -1,4 +1,4 @@
-"""The stages that decide what is sampled next: declarations and settings of curate, hint, difficulty."""
+"""Declarations and settings of the stages curate, hint and difficulty."""
 
 from typing import Annotated
 

@@ -89,7 +89,7 @@ def refuse_unusable_proxies() -> None:
 def die_with_parent(expected: int) -> None:
     """Be killed when the parent dies; end at once if `expected` is not the parent any more.
 
-    Linux only: elsewhere a child that nobody ends outlives its parent.
+    Linux only: elsewhere a child outlives its parent unless it is ended.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

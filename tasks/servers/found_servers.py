@@ -1,6 +1,6 @@
 """The Prefect server of a home: discovery, leases, exit when idle.
 
-`<home>/servers/state.json` names the one server of a home: address, process, what it can do. Whoever uses it holds a
+`<home>/servers/state.json` names the one server of a home: address, process, abilities. Each user of it holds a
 shared lock on its lease file, which the kernel releases even after kill -9. A server started by a command
 exits once it is idle: no lease is held and no request has come for a while. If the state file does not name it any more
 (`gradus ui` took its place) it exits as soon as its lease is free, and if the home is deleted, at once.

@@ -269,7 +269,7 @@ def _use(home: Path, found: Found, key: str) -> Connection | None:
 
 
 def _start(home: Path, key: str, *, schedules: bool) -> Connection:
-    """Start a server on a socket that exists already, so that nobody else can answer at its address."""
+    """Start a server on an existing socket, so that no other process can answer at its address."""
     listener = (_bound(f"http://{LOOPBACK}:{PAGES_PORT}") if schedules else None) or _bound(f"http://{LOOPBACK}:0")
     assert listener is not None
     with socket.socket(fileno=os.dup(listener)) as bound:

@@ -49,7 +49,7 @@ _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "complet
 
 @dataclass(frozen=True)
 class _Rollouts:
-    """Rollouts, each (N,): row of its problem, place, code of its answer (-1: none), and what the score says.
+    """Rollouts, each (N,): row of its problem, place, code of its answer (-1: none), and the fields of its score.
 
     `judged` is whether there is a verdict; reward and length in tokens are NaN if unknown.
     """
@@ -68,7 +68,7 @@ class _Rollouts:
 
 
 def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
-    """Compute one row per problem and what they add up to.
+    """Compute one row per problem and the figures of all.
 
     Raises BadInputError for rollouts of other problems, of several policies, with hints, or too few for a k, and for a
     baseline that shares no problem; GateError if no rollout has a verdict or a reward.
@@ -360,7 +360,7 @@ def _ends(name: str, interval: Figure | None) -> Metrics:
 
 
 def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[Sample]:
-    """Completions spread evenly over the set, with what was read from them."""
+    """Completions spread evenly over the set, with the answers read from them."""
     index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
     question = take_or_null(

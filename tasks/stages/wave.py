@@ -31,7 +31,7 @@ _NUM_SAMPLES = 16
 
 
 def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
-    """Ask the wave, and write what it plans; BadInputError for a row that cannot be planned."""
+    """Call the wave, and write its plan; BadInputError for a row that cannot be planned."""
     ctx.beat(0.0, "reading the round")
     name = f"wave {config.wave.label}"
     wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))

@@ -1,4 +1,4 @@
-"""A comparison that can begin: methods, seeds, budget and what is tuned, checked before anything starts."""
+"""A comparison that can begin: methods, seeds, budget and tuning, checked before anything starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""`compare --plan`: what a comparison could detect and what it costs, from stored trainings. Nothing starts."""
+"""`compare --plan`: the smallest detectable difference and the cost, from stored trainings. Nothing starts."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ from gradus.tasks.tracking.facts import PLAN
 
 
 def plan_of(home: Home, intent: Checked) -> Plan:
-    """Return what a comparison could detect, and what it costs.
+    """Return the differences that a comparison could detect, and its cost.
 
     Raise UsageError if the evaluated problems have no such column as they are to be clustered by.
     """
@@ -106,7 +106,7 @@ def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
 
 
 def read_plan(path: Path) -> PlanNote:
-    """Return what a comparison takes from its plan; BadInputError if the plan was changed after it was written."""
+    """Return the plan of a comparison; BadInputError if the plan was changed after it was written."""
     plan: Plan | None = None
     with contextlib.suppress(OSError, ValueError):
         plan = json.loads(path.read_bytes())

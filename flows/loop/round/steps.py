@@ -97,7 +97,7 @@ class Steps:
     def profile(self, index: int, policy: Ref, memory: Memory) -> Memory:
         """Return the memory with the difficulty of the problems under a policy, if the recipe or phase has `profile`.
 
-        It is added to what the rounds before know, as their own measurements are: pass rates become those of this
+        It is added to the table as measurements of rounds are: pass rates become those of this
         policy, histories keep the earlier ones.
         """
         if self.recipe.profile is None:
@@ -127,7 +127,7 @@ class Steps:
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
         """Run a round up to its update: choose problems, sample and score, then wave after wave.
 
-        Before the first round of a phase, or of what a guard that goes back leaves of it, its problems are profiled.
+        Problems are profiled before the first round of a phase, and again after a guard went back before it.
         """
         if memory.profiled < self.first:
             memory = self.profile(index, policy, memory)

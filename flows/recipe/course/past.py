@@ -56,7 +56,7 @@ class Past:
         return next(values, self.begun.get(metric))
 
     def progress(self, index: int, overlap: int, first: int = 1) -> Progress:
-        """Return what a schedule sees in a round, with rounds, tokens and steps counted from a first round."""
+        """Return the progress that a schedule sees in a round; rounds, tokens and steps count from a first round."""
         known = self.known(index, overlap)
         recorded = [self.begun, *(each.metrics for each in known)]
         metrics = {

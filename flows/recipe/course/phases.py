@@ -67,7 +67,7 @@ R = TypeVar("R", bound=Phased)
 
 
 class Phase(Config):
-    """A part of a training: its end, its problems and what it changes in the recipe's settings."""
+    """A part of a training: its end, its problems and its changes of the recipe's settings."""
 
     rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     """Rounds of the phase, at most; the last phase may leave it out and holds up to the recipe's `rounds`."""

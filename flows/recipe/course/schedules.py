@@ -1,4 +1,4 @@
-"""Schedules of a recipe: a table in place of a number, whose number in a round is what the settings of a stage hold.
+"""Schedules of a recipe: a table in place of a number, from which each round's settings get their number.
 
 [update]
 lr = { schedule = "linear", start = 1e-4, end = 1e-6, rounds = 100 }
@@ -81,7 +81,7 @@ class Scheduled(Protocol):
 
 
 _APART = ("schedules", "phase", "guards", "overrides", "files")
-"""Keys of a recipe that are no sections."""
+"""Keys of a recipe that are not sections."""
 _OF_THE_LOOP = ("wave.times", "wave.from_round")
 """Settings of a wave that are read once."""
 

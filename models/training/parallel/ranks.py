@@ -1,4 +1,4 @@
-"""The processes that take the steps of an update together, and what they exchange beside gradients.
+"""The processes that take the steps of an update together, and their exchanges beside gradients.
 
     ranks = Ranks(rank=0, num_ranks=2)      # within torch.distributed's process group
     ranks.summed(values)                    # the sum over all ranks, on every rank
@@ -30,7 +30,7 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Return whether this process reports and writes what is written once: one of them does."""
+        """Return whether this process is the one that reports and writes shared files."""
         return self.rank == 0
 
     def wait(self) -> None:

@@ -21,7 +21,7 @@ KEYS = ("rollout_id", "plan_id", "group_id")
 def account_of(plan: pa.Table, kept: pa.Table, there: pa.Table) -> Account:
     """Count a plan against the rollouts that were on disk when its stage continued, and those at its end.
 
-    Raise StageError if one is lost: nothing may be learned from what is there.
+    Raise StageError if one is lost: the others must not be learned from.
     """
     asked = ints(plan.column("n"))
     before, after = np.minimum(_num_of(plan, kept), asked), np.minimum(_num_of(plan, there), asked)

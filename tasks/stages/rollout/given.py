@@ -91,7 +91,7 @@ def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, sty
 
 
 def _with_problems(plan: pa.Table, problems: pa.Table) -> list[tuple[Row, Row]]:
-    """Rows of a plan, what it leaves out null, with their problems; BadInputError for a problem that is not there."""
+    """Return rows of a plan, missing columns null, with their problems; BadInputError for an unknown problem."""
     places = positions(plan.column("problem_id"), problems.column("problem_id"))
     if (places < 0).any():
         name = plan.column("problem_id")[int(np.argmax(places < 0))].as_py()

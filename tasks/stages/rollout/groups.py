@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """The prompt's token ids, without what the completion begins with."""
+        """The prompt's token ids, without the given beginning of the completion."""
         return self.start.prompt if self.start else self.request.prompt_tokens
 
     @property
@@ -182,7 +182,7 @@ class Planned:
 
 
 def _filled(plan: pa.Table) -> pa.Table:
-    """Return a plan, what it leaves out filled in; BadInputError names the first row that nothing can be sampled of."""
+    """Return a plan with missing columns filled in; BadInputError names the first row that cannot be sampled."""
     usual = SampleConfig()
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():

@@ -3,8 +3,8 @@
     with ray_engine(ctx, ctx.one("policy"), config) as (engine, side):
         engine.each(make_shard, shards)                 # as many at once as there are workers
 
-Workers only sample; the stage alone writes. A worker that dies is replaced, and what it was asked is asked again: all
-of it where the engine repeats itself to the bit (what had arrived is then the same), the rest of it otherwise.
+Workers only sample; the stage alone writes. A worker that dies is replaced and its requests are repeated: all
+of them if the engine repeats itself to the bit (earlier answers are then the same), otherwise the missing ones.
 """
 
 import queue

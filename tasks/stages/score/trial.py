@@ -1,4 +1,4 @@
-"""A user's rewards tried before anything is sampled: what they return is known only by calling them.
+"""Try a user's rewards before anything is sampled: only a call shows their results.
 
 try_rewards(store, config.rewards, problems, logs)     # BadInputError: the function returned str, not a number
 """

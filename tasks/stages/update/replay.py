@@ -94,7 +94,7 @@ def _counted(beat: Beat, number: int, num_updates: int) -> Beat:
 
 def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> ShardWriter:
     """Run an update again on the state that the worker keeps of the last one; return its files in a folder."""
-    # An update begins by restoring what it continues from.
+    # An update begins by restoring the state from which it continues.
     from gradus.tasks.stages.update.stage import updated  # noqa: PLC0415
 
     manifest, out = store.manifest(ref), ShardWriter(folder, ref)

@@ -73,7 +73,7 @@ _KNOWN_REASONS = [CONTINUED, REPLACED, UNJOINED, UNJUDGED]
 
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
-    """Return what the steps of an update read of its rows."""
+    """Return the columns of its rows that the steps of an update read."""
     trained, compared = trained_tokens(table), compared_tokens(table)
     temperature = np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)
     return learning_rows(
@@ -195,7 +195,7 @@ def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, sco
 
 
 def _left_out(table: pa.Table) -> dict[str, int]:
-    """Counts of what the batch leaves out: groups that a hinted one replaced, rows without a reward, and others."""
+    """Counts of rows left out of the batch: groups that a hinted one replaced, rows without a reward, and others."""
     why = table.column(REASON)
     replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
     counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}

@@ -106,7 +106,7 @@ def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
 
 
 def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ranks) -> None:
-    """Keep what the next update continues from: at once, while other stages compute, or not on disk at all."""
+    """Save the state from which the next update continues: at once, while other stages compute, or not at all."""
     same, when = makes_the_same_bits(config, start.train_state.model.device), ctx.facts.get("save", "now")
     if when == "never" and same:
         return
