@@ -85,7 +85,7 @@ _SYSTEM = {
     errno.ENOSPC: ("the disk is full: {} cannot be written", _SPACE),
     errno.EDQUOT: ("the quota of disk space is used up: {} cannot be written", _SPACE),
     errno.EFBIG: ("{} would be larger than this process may write", "raise the limit (`ulimit -f`)"),
-    errno.ENOENT: ("there is no {}", "check the name; where it was just there, repeat the command"),
+    errno.ENOENT: ("there is no {}", "check the name; if it existed a moment ago, repeat the command"),
     errno.ENOTDIR: ("there can be no {}: a part of its path is a file", "give another path"),
     errno.EISDIR: ("{} is a folder, not a file", "give a file"),
     errno.EEXIST: ("{} is there already", "move it away, or give another path"),

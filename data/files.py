@@ -40,7 +40,7 @@ def replace_file(path: Path, content: bytes | str, *, durable: bool = False) -> 
 
 
 def sweep(folder: Path) -> None:
-    """Remove temporary files in a folder and below it; nobody may be writing there."""
+    """Remove temporary files in a folder and below it; no process may be writing there."""
     for stale in folder.rglob(f".*{TEMPORARY}"):
         stale.unlink(missing_ok=True)
 

@@ -31,7 +31,7 @@ def majority_at_k(problem: Ints, sample: Ints, answer: Ints, correct: Bools, *, 
     All inputs are per completion (N,): problem 0..P-1, its place in the problem, a code of its answer (negative: none
     was read, the completion abstains), whether it is right. Right answers count as one answer however they are
     written; wrong ones are equal where their codes are. k = 0 takes all samples. Ties share: two answers on top, one
-    of them right, give 0.5. A problem without a single vote gives 0. Self-consistency, arXiv 2203.11171.
+    of them right, count 0.5. A problem without a single vote counts 0. Self-consistency, arXiv 2203.11171.
     """
     order = np.lexsort((sample, problem))
     problem, answer, correct = problem[order], answer[order], correct[order]

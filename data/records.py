@@ -9,7 +9,7 @@ Json: TypeAlias = "Mapping[str, Json] | Sequence[Json] | str | float | None"
 JsonObject: TypeAlias = Mapping[str, Json]
 
 Row: TypeAlias = Mapping[str, object]
-"""A row of somebody's file: nothing is known of its values."""
+"""A row of a file from elsewhere: its values have unknown types."""
 
 
 class Figure(TypedDict):

@@ -1,4 +1,4 @@
-"""Seeds that depend on what is sampled, never on batch order or shard count."""
+"""Seeds that depend on the sample itself, never on batch order or shard count."""
 
 import hashlib
 

@@ -25,7 +25,7 @@ class TableRows(Rows):
     """N rows with the columns of an Arrow table."""
 
     extra: ClassVar[str] = "extra"
-    """The column that holds what a problem has beside its known columns, as a JSON object."""
+    """The column with further fields of a problem, as a JSON object."""
 
     def __init__(self, table: pa.Table, pool: "tuple[TableRows, Ints] | None" = None) -> None:
         super().__init__({}, table.num_rows)

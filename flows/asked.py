@@ -40,7 +40,7 @@ def planned(
     ] = None,
     run: Annotated[str | None, Taken("name of the run; the recipe's name and digest otherwise")] = None,
 ) -> Rerun:
-    """Return the training that is asked for, checked; UsageError or BadInputError if it cannot be."""
+    """Check the arguments of a training and return it; UsageError or BadInputError if it cannot run."""
     chosen = {**dict(pairs(set or [])), **({"rollout.engine": engine} if engine else {})}
     methods = [method] if isinstance(method, str) else method
     home = Home.from_environment()
@@ -89,7 +89,7 @@ def asked_for(
         Input, Taken("tune on these problems; else on a fifth of the evaluated ones, then not judged")
     ] = "",
 ) -> Asked:
-    """Return the arguments of a comparison; UsageError if there can be none with them."""
+    """Return the arguments of a comparison; UsageError if they cannot be combined."""
     names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in recipes]
     if not names:
         raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")

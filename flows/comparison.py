@@ -1,4 +1,4 @@
-"""`compare`: several methods under one budget and the same seeds, as a Prefect flow; and what trainings came to."""
+"""`compare`: several methods under one budget and the same seeds, as a Prefect flow."""
 
 import hashlib
 import json
@@ -65,7 +65,7 @@ def compare(**given: Any) -> Comparison:
 def _tune(
     home: Home, tuning: Tuning, ready: Checked
 ) -> tuple[Tuned, Mapping[str, TuningRecord], dict[str, GradusError]]:
-    """Train each method with each value tried; return the choice, what is kept of it, and methods that failed whole."""
+    """Train each method with each value tried; return choice, record, and methods that failed whole."""
     runs, seeds = tuning.runs(), tuning.seeds
     numbers = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     aside(f"tuning with {numbers}, which the comparison does not use")

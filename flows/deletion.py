@@ -1,4 +1,4 @@
-"""Deleting a run: its folder, the artifacts that it alone has, its rows in MLflow; what would go, and doing it."""
+"""Delete a run: its folder, the artifacts that it alone has, its rows in MLflow; also as a forecast."""
 
 import contextlib
 import os
@@ -36,10 +36,10 @@ def plan_deleting(home: Home, run: str) -> Deleted:
 def delete_run(home: Home, run: str) -> Deleted:
     """Delete a run, its folder before the artifacts, so that no run misses any; LockedError if it runs.
 
-    A run that begins to use an artifact meanwhile keeps it: it says so in its journal under the artifact's lock, and
-    journals are looked at again under that lock. Artifacts go before those that they were made of, so that none that is
-    found has lost its own. What remains: an artifact that a command names as an input can go until the journal names
-    it; the stage then fails for want of it.
+    A run that begins to use an artifact meanwhile keeps it: it names it in its journal under the artifact's lock, and
+    journals are read again under that lock. An artifact is deleted before its inputs, so that none that is left lacks
+    them. Not covered: an artifact that a command names as an input can be deleted until the journal names it; the stage
+    then fails.
     """
     store, folder = Store(home.lake), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it"):
@@ -63,9 +63,9 @@ def delete_run(home: Home, run: str) -> Deleted:
 
 
 def _planned(home: Home, store: Store, folder: Path) -> tuple[list[Ref], int]:
-    """The artifacts that go, with train states, and the number of those that stay because others have them.
+    """Return the artifacts to delete, with train states, and the number kept because other runs have them.
 
-    Each comes before what it was made of, and a checkpoint before its train state.
+    Each comes before its inputs, and a checkpoint before its train state.
     """
     kept = _with_parents(store, used_by_others(home, folder))
     made = {ref for ref in computed_by(folder) if store.path(ref).is_dir()}
@@ -79,7 +79,7 @@ def _planned(home: Home, store: Store, folder: Path) -> tuple[list[Ref], int]:
 
 
 def _with_parents(store: Store, refs: set[Ref]) -> set[Ref]:
-    """Artifacts and everything that they were made of."""
+    """Return artifacts and all their inputs."""
     found, new = set[Ref](), list(refs)
     while new:
         ref = new.pop()

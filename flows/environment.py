@@ -102,8 +102,8 @@ def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
 def _prefect_settings(*, heartbeats: bool, renewed: bool) -> Generator[None]:
     """Settings of Prefect in this block; `renewed` takes the server from the environment, which Prefect reads once.
 
-    Without heart-beats Prefect does not wait at the end, up to a second, for the thread that sends them. They serve
-    automations of a server that somebody else keeps; at a home's own, a later command finds killed runs.
+    Without heart-beats Prefect does not wait at the end, up to a second, for the thread that sends them. Only
+    automations of a user's own server need them; at a home's server a later command finds killed runs.
     """
     from prefect.context import SettingsContext, get_settings_context  # noqa: PLC0415
 
@@ -135,7 +135,7 @@ def prefect_api(home: Home, *, schedules: bool = False, leave: bool = False) -> 
     """Prefect's API for flows that this process runs: the server that was named, or the one of this home.
 
     Yields a function to call once the flows are imported: it waits until the server may be spoken to.
-    A server that somebody named is used as it is; this home's secret is sent to this home's server alone. With `leave`
+    A server that the user named is used as it is; this home's secret is sent to this home's server alone. With `leave`
     the home's own is released at the end of the block.
     """
     named = _named_api()

@@ -15,7 +15,7 @@ from gradus.tasks.inspect.exchange.incoming import System, check_source, read_in
 
 
 class Imported(TypedDict):
-    """The result of an import: artifacts by table, counts, and what the other system's files do not hold."""
+    """The result of an import: artifacts by table, counts, and the data that the other system's files lack."""
 
     rows: int
     scored: int

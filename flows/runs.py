@@ -1,4 +1,4 @@
-"""The flow of whole runs, and what it answers at the end."""
+"""The flow of a training, and its answer at the end."""
 
 import time
 

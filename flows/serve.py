@@ -3,8 +3,8 @@
 gradus serve                                            # in one terminal
 prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
 
-What a user changed in Prefect stays when `serve` starts again: schedules, parameters, tags, a paused deployment, its
-limits. What is ours is renewed: the flow's location, the schema of its parameters, its description.
+A new start of `serve` keeps a user's changes in Prefect (schedules, parameters, tags, a paused deployment, its limits)
+and renews the flow's location, the schema of its parameters and its description.
 """
 
 import functools
@@ -43,7 +43,7 @@ NIGHTLY = DeploymentScheduleCreate(
     slug="nightly",
     parameters={"recipe": "demo"},
 )
-"""The example schedule: every night at two, paused until somebody wants it."""
+"""The example schedule: every night at two, paused until a user resumes it."""
 
 THEIRS = frozenset({"schedules", "parameters", "paused", "tags", "concurrency_limit", "concurrency_options"})
 """Fields of a deployment that are left as they are once it exists."""
@@ -58,9 +58,9 @@ def deployments() -> list[RunnerDeployment]:
 
 
 def serve_all(webhook: str = "") -> None:
-    """Close what an earlier `serve` left when it was killed, then serve every deployment until stopped.
+    """Close runs that a killed `serve` left, then serve every deployment until stopped.
 
-    `webhook` is called for every training that fails; without one, what an earlier `serve` set up stays.
+    `webhook` is called for every training that fails; without one, the webhook of an earlier `serve` stays.
     """
     home = Home.from_environment()
     if webhook:
@@ -95,7 +95,7 @@ def _deployment(flow: Flow[P, R], schedules: list[DeploymentScheduleCreate] | No
 
 
 def _keep_theirs(found: list[RunnerDeployment]) -> list[UUID]:
-    """Remove from existing deployments what a user may have changed; return their ids.
+    """Remove the fields that a user may have changed from existing deployments; return their ids.
 
     Prefect sends what was set: a schedule that is sent is put back, and without one every schedule is removed that has
     no slug, as those made in its pages.

@@ -136,7 +136,7 @@ def guard(folder: Path, spec: RunSpec) -> None:
 
 
 def label_flow_run(name: str, verb: str) -> None:
-    """Call the flow run in Prefect what the run is called here."""
+    """Rename the flow run in Prefect to the name of the run."""
     from prefect import get_client  # noqa: PLC0415 - as in _facts
     from prefect.runtime import flow_run  # noqa: PLC0415
 

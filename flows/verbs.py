@@ -86,7 +86,7 @@ def form_of(call: Callable[..., Any], **types: Any) -> Callable[[Callable[..., R
 
 
 class _VerbFlow(Flow[P, R]):
-    """A flow that describes its parameters when somebody asks, which a command that runs it never does.
+    """A flow that describes its parameters on demand; a command that runs it does not need them.
 
     Prefect describes them while the flow is made, 0.04 s each: here of a signature that is still empty.
     """
@@ -110,7 +110,7 @@ def plain_parameters(parameters: Mapping[str, object]) -> dict[str, object]:
 
 
 def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:
-    """Replace the state of a run that could not begin with its parameters; other crashes stay what they are."""
+    """Replace the state of a run that could not begin with its parameters; other crashes keep theirs."""
     ended: State[Any] = state
     try:
         refuse_unbound(flow, flow_run.parameters)

@@ -1,1 +1,1 @@
-"""The training loop: which stage follows which, what a run starts from, and what it would compute."""
+"""The training loop: order of the stages, inputs of a run, and its forecast."""

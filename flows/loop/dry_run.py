@@ -35,7 +35,7 @@ _NOTHING_STARTED = "nothing was started; time and tokens are those of the neares
 
 
 class ForeseenTraining(TypedDict):
-    """One training of a comparison to come; None for what was never measured."""
+    """Forecast of one training of a comparison; None for what was never measured."""
 
     method: str
     seed: int
@@ -54,7 +54,7 @@ class ComparisonForecast(TypedDict):
 
 
 def look_ahead(home: Home, plan: Rerun) -> Forecast:
-    """Return what a training run would do, as `--json` prints it; UsageError if its name is that of another run."""
+    """Return the forecast of a training, as `--json` prints it; UsageError if its name is that of another run."""
     recipe = as_run(plan.recipe)
     named = name_of_rerun(home.runs, plan.run, recipe) if plan.run and plan.forced else plan.run
     folder = home.runs / (named or run_name(recipe))
@@ -85,12 +85,12 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
 
 
 def _not_run(recipe: Recipe) -> list[str]:
-    """The user's own code in a sentence, but for schedules, and what follows measurements in another."""
+    """Return a sentence about the user's own code, schedules apart, and one about settings that follow metrics."""
     users = (chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule")
     labels = ", ".join(dict.fromkeys(users))
-    found = [f"{labels}: read, not run; that it loads, and what it returns, is not checked"] if labels else []
+    found = [f"{labels}: read, not run; loading and results are not checked"] if labels else []
     if following := ", ".join(following_rounds(recipe)):
-        found.append(f"what rounds record decides on {following}: of rounds still to be computed it is not known")
+        found.append(f"{following} depend on figures of rounds, which are unknown until these are computed")
     return found
 
 
@@ -156,7 +156,7 @@ def _costs(calls: Sequence[ForeseenCall]) -> Costs:
 
 
 def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
-    """Each reason with the calls that it holds for; what only follows from other stages is counted in one line."""
+    """Return each reason with its calls; stages computed only because of others are counted in one line."""
     follows = [call for call in calls if call["why"].startswith("its ")]
     causes: dict[str, list[str]] = {}
     for call in calls:
@@ -166,7 +166,7 @@ def _reasons(calls: Sequence[ForeseenCall]) -> list[str]:
     if follows:
         stages = Counter(call["stage"] for call in follows)
         counted = ", ".join(f"{count} {stage}" for stage, count in stages.items())
-        lines.append(f"because of these: {counted}; what turns out the same as before is reused all the same")
+        lines.append(f"because of these: {counted}; results that come out the same as before are reused")
     return lines
 
 
@@ -175,7 +175,7 @@ def _listed(labels: Sequence[str]) -> str:
 
 
 def _sum(values: Iterable[N | None]) -> N | None:
-    """The sum of what is known; None if nothing is."""
+    """Return the sum of the known numbers; None if there are none."""
     known = [value for value in values if value is not None]
     return sum(known[1:], known[0]) if known else None
 
@@ -193,9 +193,9 @@ def _unmeasured(result: Forecast) -> str:
 
 
 def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
-    """Return what a comparison would do, or of one with tuning what that would.
+    """Return the forecast of a comparison, or of its tuning if it has one.
 
-    Of a budget in tokens or seconds it is what the first rounds alone would do.
+    With a budget in tokens or seconds only the first rounds are forecast.
     """
     tuning, budget = asked.tuning, asked.budget
     methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)
@@ -217,12 +217,10 @@ def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
                     "seconds": found["seconds"],
                 }
             )
-    remarks = [
-        "each training is looked at alone: what several would compute is computed once, and reused by the others"
-    ]
+    remarks = ["each training is forecast alone: stages that several share are computed once, and reused by the others"]
     if budget.unit != "rounds":
         remarks.append(
-            f"{FIRST_ROUND}: whether {budget} are reached is asked after each round, so how many there will be depends "
+            f"{FIRST_ROUND}: the budget of {budget} is checked after each round, so the number of rounds depends "
             f"on {'the lengths of completions' if budget.unit == 'tokens' else 'the machine'}"
         )
     if tuning:

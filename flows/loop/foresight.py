@@ -29,12 +29,12 @@ from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
 REUSED, COMPUTED = "reused", "computed"
-ASKED_FOR = "asked for again; should the result differ, what rests on it is computed too"
+ASKED_FOR = "forced; if the result differs, all that depends on it is computed too"
 
 
 @dataclass
 class Foresight:
-    """The session of a run that is only looked at: finds what is there, and notes what would be computed."""
+    """Session of a dry run: finds existing artifacts, and notes the stages that would be computed."""
 
     store: Overlay
     seed: int
@@ -71,14 +71,14 @@ class Foresight:
             return self._to_compute(call, job, ref)
 
     def halt(self) -> None:
-        """Nothing is under way."""
+        """Do nothing: no stage is running."""
 
     def say(self, text: str) -> None:
         """Keep a sentence for the answer."""
         self.remarks.append(text.removeprefix("note: "))
 
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
-        """Nothing is removed."""
+        """Do nothing: a dry run removes no file."""
 
     def _content_key(self, ref: Ref, columns: Sequence[str] | None) -> str:
         return self._pending.get(ref) or self.store.content_key(ref, columns)
@@ -88,12 +88,12 @@ class Foresight:
         return {role: self._pending[ref] for role, refs in call.inputs.items() for ref in refs if ref in self._pending}
 
     def _finished(self, call: Call, ref: Ref) -> Report | None:
-        """The report of an artifact that is whole; a limit that it breaches is remarked."""
+        """Return the report of a finished artifact; remark on a limit that it breaches."""
         if self.store.find(ref) is None:
             return None
         report = read_report(self.store, ref)
         if sentence := stage_spec(call.name).breach(report, call.config):
-            self.remarks.append(f"{call.label} is there, and ends the run: {sentence}")
+            self.remarks.append(f"{call.label} exists, and ends the run: {sentence}")
         return report
 
     def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:
@@ -120,11 +120,11 @@ class Foresight:
         return reason(self.store, job.identity, job.inputs, self.known.of_call(call.key))
 
     def _again(self, call: Call, ref: Ref) -> Report | None:
-        """The report of an artifact that is asked for again; what rests on it is taken to stay as it is."""
+        """Return the report of an artifact that is forced again; its dependants are assumed to stay the same."""
         return read_report(self.store, ref) if call.key in self.forced and self.store.find(ref) else None
 
     def _light(self, call: Call, job: Job) -> Report | None:
-        """The report of a light stage, computed beside the lake; None if it needs a worker or code of a user's."""
+        """Compute a light stage beside the lake and return its report; None if it needs a worker or a user's code."""
         spec = stage_spec(call.name)
         if spec.worker or spec.distribution or call.name == "evaluate" or not _is_local(call):
             return None
@@ -133,13 +133,13 @@ class Foresight:
         try:
             return computed(job, self.store, Warm(), _silent)
         except GradusError as error:
-            if call.name == "ingest":  # the file is there and cannot be used: nothing after it is known
+            if call.name == "ingest":  # an unusable file: nothing after it is known
                 raise
             self.remarks.append(f"{call.label} would fail: {error}")
             return None
 
     def _expected(self, call: Call, before: list[Precedent]) -> Summary:
-        """The counts of a stage that is not computed: those of the nearest one that was."""
+        """Return the counts of the nearest stage that was computed, as an estimate."""
         if before:
             expected = dict(before[0].summary)
             expected.pop("skipped_updates", None)  # whether rewards will vary is not known
@@ -150,7 +150,7 @@ class Foresight:
         return {"groups": 0}
 
     def _costs(self, call: Call, why: str, before: list[Precedent]) -> ForeseenCall:
-        """The call with what it is likely to cost, in proportion to its rollouts where those are known."""
+        """Return the call with its estimated cost, in proportion to its rollouts if their number is known."""
         measured = before[0] if before else None
         there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
         rollouts = (self._planned_rollouts(call) or there or None) if call.name == "rollout" else None
@@ -171,9 +171,9 @@ def _foreseen(call: Call, what: str, why: str = "") -> ForeseenCall:
 
 
 def _is_local(call: Call) -> bool:
-    """Return whether a stage reads what is on this machine: looking ahead fetches nothing."""
+    """Return whether a stage's inputs are on this machine; a dry run fetches nothing."""
     return call.name != "ingest" or Path(str(call.facts["source"])).exists()
 
 
 def _silent(frac: float, text: str = "") -> None:
-    """Nobody watches."""
+    """Do nothing: progress is not shown."""

@@ -182,6 +182,6 @@ def problems_ref(
 
 
 def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:
-    """Return the problems that our own rollouts were made of, by their manifests; empty for anybody else's."""
+    """Return the problems that our own rollouts were made of, by their manifests; empty for rollouts from elsewhere."""
     named = [text for ref in rollouts for text in store.manifest(ref).parents.get("problems", [])]
     return [ref for ref in map(Ref.parse, dict.fromkeys(named)) if store.find(ref) is not None]

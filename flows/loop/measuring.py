@@ -1,4 +1,4 @@
-"""The evaluations of a training run: which suite is due, which checkpoint is the best, what is reported of it."""
+"""The evaluations of a training: the suites that are due, the best checkpoint, the reported figures."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -52,7 +52,7 @@ class Choice:
         )
 
     def as_dict(self) -> ChosenCheckpoint:
-        """As JSON."""
+        """Return it as JSON."""
         compared = [Compared(round=index, pass_at_1=value) for index, value in self.compared]
         return {"suite": self.suite, "round": self.round, "compared": compared, "optimistic": list(self.optimistic)}
 
@@ -88,7 +88,7 @@ class Measurements:
         if found is None:
             start = self.outcomes.get((suite.name, 0))
             found = self.evaluate(suite, self.policies[index], index, start.ref if start else None)
-            pass_at_1(found)  # refused at once, not where checkpoints are compared
+            pass_at_1(found)  # fail now, not later when checkpoints are compared
             self.outcomes[suite.name, index] = found
         return found
 

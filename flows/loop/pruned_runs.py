@@ -1,4 +1,4 @@
-"""Pruning the checkpoints of a run, and having one back: what would be done, and doing it."""
+"""Prune the checkpoints of a run, or restore one; each as a forecast, too."""
 
 from collections.abc import Iterable
 from datetime import date
@@ -75,7 +75,7 @@ def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[
 
 
 def _champion(folder: Path) -> str:
-    """The best checkpoint of a run; empty if it did not come so far."""
+    """Return the best checkpoint of a run; empty if none was chosen yet."""
     found = ""
     for event in read_events(folder):
         if event["event"] == "model_alias" and event["alias"] == "champion":
@@ -84,12 +84,12 @@ def _champion(folder: Path) -> str:
 
 
 def used_by_others(home: Home, folder: Path) -> set[Ref]:
-    """Return the artifacts that all other runs made, found or were given."""
+    """Return the artifacts that all other runs made, reused or read."""
     return used_by(other for other in run_folders(home.runs) if other != folder)
 
 
 def used_by(folders: Iterable[Path]) -> set[Ref]:
-    """Return the artifacts that runs made, found or were given."""
+    """Return the artifacts that runs made, reused or read."""
     found: set[str] = set()
     for folder in folders:
         for event in read_events(folder):

@@ -49,7 +49,7 @@ def read_recipe(
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds that a rerun is about: one, those from one on, or all."""
+    """Rounds of a rerun: one, all from one on, or all."""
 
     only: int | None = None
     since: int = 0
@@ -80,7 +80,7 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
 
 
 def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
-    """Return the calls of a run that are meant; UsageError if there is no such stage or round."""
+    """Return the calls of a run that a rerun names; UsageError if there is no such stage or round."""
     return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
 
 
@@ -116,7 +116,7 @@ def _calls(folder: Path) -> list[Call]:
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
-    """The calls that are meant, of a stage, wave, tracker, measure or role; UsageError names those there are."""
+    """Return the calls of a stage, wave, tracker, measure or role; UsageError lists the names that exist."""
     named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
     if stage not in named:
         stage_spec(stage)

@@ -19,8 +19,8 @@ def kept_rounds(recipe: Recipe, rounds: Iterable[int], best: int | None) -> tupl
 
     `best` is the best of them so far, if one was chosen.
 
-    The newest train state that was saved stays, and the weights that it belongs to, so that a run that is killed goes
-    on from there.
+    The newest train state that was saved stays, and the weights that it belongs to, so that a killed run
+    continues from there.
     """
     known = sorted(rounds)
     saved = [index for index in known if index % recipe.save_state_every == 0]

@@ -1,4 +1,4 @@
-"""The training loop: which stage follows which. Reads as the picture in the README."""
+"""The training loop: the order of the stages, as in the picture in the README."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -47,7 +47,7 @@ class _Training:
         self._skipped: list[int] = []
 
     def run(self) -> Trained:
-        """All rounds, up to the one in which a guard ends the run."""
+        """Run all rounds, up to the one in which a guard ends the run."""
         recipe, start = self._steps.recipe, self._steps.start
         self._evaluated(0, start.policy, last=False)
         state = self._states[0] = State(start.policy, self._steps.of_phase(0, 1).begin())
@@ -61,7 +61,7 @@ class _Training:
             if found and not self._may_go_back(found[0]):
                 return self._stopped(found[1], index)
             self._states[index] = state
-            over = state.ahead is None and self._is_over(index)  # what is made ahead is learned from
+            over = state.ahead is None and self._is_over(index)  # a round that was made ahead is used
             if sentence := self._without_signal(state, index, over=over):
                 return self._stopped(sentence, index)
             evaluated = self._evaluated(index, state.policy, last=over)
@@ -91,7 +91,7 @@ class _Training:
         )
 
     def _evaluate(self, suite: Suite, policy: Ref, index: int, baseline: Ref | None) -> Outcome:
-        """An evaluation with the settings that hold by now, those of phases and schedules apart."""
+        """Evaluate with the current overrides; phases and schedules do not apply."""
         state = self._states.get(index)
         roles = self._steps.start.roles if state is None else state.memory.roles
         return evaluate(self._steps, suite, policy, index, baseline, roles)
@@ -167,7 +167,7 @@ class _Training:
         return ""
 
     def _make_room(self) -> None:
-        """Let checkpoints that the recipe does not keep lose what can be computed again."""
+        """Prune the checkpoints that the recipe does not keep."""
         recipe, choice = self._steps.recipe, self._measured.choice()
         policies = {index: state.policy for index, state in self._states.items()}
         trained = [name for name, role in recipe.roles.items() if role.update is not None]

@@ -21,7 +21,7 @@ from gradus.flows.recipe.suites import Suite
 
 @dataclass(frozen=True)
 class Variant:
-    """One method: what it is called in the comparison, and its recipe."""
+    """One method: its name in the comparison, and its recipe."""
 
     name: str
     recipe: Recipe

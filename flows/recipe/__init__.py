@@ -1,1 +1,1 @@
-"""A recipe: its settings, what is refused before a run starts, what is decided from them alone."""
+"""A recipe: its settings, their checks before a run starts, and the course of the run that follows from them."""

@@ -1,7 +1,7 @@
-"""Generating ahead: what an overlapping run does at once, and what it changes in a recipe.
+"""Generating ahead: the settings of a run that overlaps, and two stages computed at once.
 
 The next round is always sampled by the policy that the running update began with, so its rollouts are one update old
-whichever of the two ends first, and the run comes to the same policy however it is disturbed.
+whichever of the two ends first, and an interrupted run ends in the same policy.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def overlapping(recipe: Recipe) -> Recipe:
-    """The recipe as it is run: one that overlaps lets its updates take rollouts one update old, and corrects them."""
+    """Return the recipe; one that overlaps accepts rollouts one update old and corrects for their age."""
     if not recipe.overlap:
         return recipe
     roles = {
@@ -39,10 +39,9 @@ def _corrected(update: UpdateConfig, overlap: int) -> UpdateConfig:
 
 
 def run_concurrently(first: Callable[[], A], second: Callable[[], B], halt: Callable[[], None]) -> tuple[A, B]:
-    """Both results: `first` in this thread, `second` in one that knows this one's Prefect flow run.
+    """Run `first` in this thread and `second` in another of the same Prefect flow run; return both results.
 
-    Where either fails, or Ctrl-C comes, `halt` is called to end the other; both have ended when the first failure is
-    raised.
+    If either fails, or on Ctrl-C, `halt` is called to end the other; the first failure is raised once both have ended.
     """
     failures: list[BaseException] = []
 

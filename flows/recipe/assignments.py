@@ -25,7 +25,7 @@ def pairs(assignments: Assignments) -> Iterable[tuple[str, object]]:
 
 
 def split_assignment(text: str) -> tuple[str, object]:
-    """The key and the value of `a.b=c`."""
+    """Return key and value of `a.b=c`."""
     key, separator, value = text.partition("=")
     if not separator or not key.strip():
         raise UsageError(f"--set {text!r} is not an assignment", hint="write it as --set update.lr=1e-4")
@@ -47,7 +47,7 @@ def set_dotted(body: dict[str, object], key: str, value: object) -> None:
 
 
 def _place(node: object, part: str, parent: str, key: str) -> str | int:
-    """A part of a dotted key as the index of a list or the key of a table."""
+    """Return a part of a dotted key as a list index or a table key."""
     if isinstance(node, dict):
         return part
     if not isinstance(node, list):
@@ -61,7 +61,7 @@ def _place(node: object, part: str, parent: str, key: str) -> str | int:
 
 
 def toml_value(text: str) -> object:
-    """Return the text as a TOML value, or as text if it is none (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
+    """Return the text as a TOML value, or as text if it is not valid TOML (`lr=1e-4`, `name=abc`, `escalate=[1,2]`)."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):

@@ -19,24 +19,24 @@ HOW = "write --budget rounds=10, --budget tokens=2000000 or --budget seconds=360
 
 
 class Budget(Config):
-    """Budget of a training. It ends after the round in which the budget is reached, evaluation left out."""
+    """Budget of a training. It ends after the round in which the budget is reached; evaluation does not count."""
 
     unit: Unit
     """Unit of the budget: rounds, completion tokens sampled, or seconds of stages."""
     amount: int = Field(ge=1, le=_MAX_AMOUNT)
-    """At how many of them a training ends."""
+    """Amount at which a training ends."""
 
     def is_reached(self, rounds: int, tokens: int, seconds: float) -> bool:
-        """Return whether a training that did and spent this is at its end."""
+        """Return whether a training with these rounds, tokens and seconds has reached the budget."""
         return {"rounds": rounds, "tokens": tokens, "seconds": seconds}[self.unit] >= self.amount
 
     def __str__(self) -> str:
-        """The budget as people read it."""
+        """Return the budget in words."""
         return f"{self.amount:,} {self.unit}"
 
 
 def parse_budget(text: str) -> Budget:
-    """Read `rounds=10`; UsageError for another unit or an amount that is not a whole number from 1 on."""
+    """Read `rounds=10`; UsageError for another unit or an amount that is not a positive whole number."""
     unit, _, amount = (part.strip() for part in text.partition("="))
     if unit not in UNITS:
         raise UsageError(f"--budget {shortened(text)}: there is no such budget", hint=did_you_mean(unit, UNITS, HOW))

@@ -50,7 +50,7 @@ _A_WAVE = "add a wave that does, such as escalate or replay, or leave it out"
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
-    """Refuse a recipe whose files are not there, or whose settings some stage would certainly refuse."""
+    """Refuse a recipe with missing files, or with settings that a stage would certainly refuse."""
     suites = recipe.evaluate.suites
     problems = [*recipe.all_problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
@@ -83,7 +83,7 @@ def _check_begin(recipe: Recipe) -> None:
 
 
 def check_settings(recipe: Recipe, lake: Path) -> None:
-    """Refuse settings that some stage would certainly refuse, in whichever round or phase, or after whichever guard."""
+    """Refuse settings that a stage would certainly refuse in any round or phase, or after any guard."""
     for each in map(with_guards_changes, settled(recipe)):
         _check_settled(each, lake)
 
@@ -183,7 +183,7 @@ def _check_evaluated(suite: Suite, reader: Chosen) -> None:
 
 
 def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
-    """Raise UsageError if a wave takes up stored rollouts of which no update would learn."""
+    """Raise UsageError if a wave takes up stored rollouts from which no update would learn."""
     if wave.reads_stored and recipe.rounds and not wave_config(recipe, wave, index).max_age:
         more = ", one for the overlap" if recipe.overlap else ""
         raise UsageError(
@@ -194,8 +194,8 @@ def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
 
 
 def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
-    """Refuse settings with what the recipe names for the roles of the stage."""
-    check_components(settings)  # before anything asks what they read
+    """Run the stage's own check on its settings and the inputs that the recipe names."""
+    check_components(settings)  # before their columns are looked up
     named = {
         "problems": recipe.problems,
         "policy": recipe.policy,
@@ -207,9 +207,9 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
-    """Refuse waves that ask a role that is not there, and what a role could not sample with.
+    """Refuse waves that name a missing role, and roles with settings that they could not sample with.
 
-    Which roles a wave of a user's plans is known when it has planned.
+    The roles of a user's wave are known only once it has planned.
     """
     of_suites = (wave for suite in recipe.evaluate.suites for wave in suite.waves)
     for wave in (*recipe.all_waves, *of_suites):
@@ -231,7 +231,7 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
 
 
 def _check_trained(recipe: Recipe, name: str, role: RoleConfig, policy: str) -> None:
-    """Refuse a role that could not be trained on what it samples."""
+    """Refuse a role that could not be trained on its samples."""
     update = overlapping(recipe.model_copy(update={"roles": {name: role}})).roles[name].learning(name)
     if update is None:
         return
@@ -264,7 +264,7 @@ def _check_uses(recipe: Recipe, readers: Sequence[Chosen]) -> None:
 
 
 def warm_up_remark(recipe: Recipe, rounds: int) -> list[str]:
-    """Remark on a run that ends before its learning rate is reached; nothing if its number of steps is not known."""
+    """Remark on a run that ends within its warm-up; no remark if its number of steps is unknown."""
     update, groups = recipe.update, recipe.curate.draw
     if update.minibatch_groups and not groups:
         return []
@@ -286,7 +286,7 @@ def _check_groups(recipe: Recipe, index: int) -> None:
         return
     sample = stage_config(recipe, "curate", index, recipe.curate).sample
     waves = [wave_config(recipe, wave, index) for wave in recipe.all_waves]
-    own = [each.wave.settings.get("n") for each in waves]  # of waves that decide it themselves
+    own = [each.wave.settings.get("n") for each in waves]  # waves that decide it themselves
     if any(isinstance(n, int) and n > 1 for n in own):
         return
     if any(s.n > 1 and s.temperature > 0 for s in (sample, *(each.sample for each in waves))):
@@ -320,7 +320,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
 
 
 def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
-    """Refuse files of texts that are not there or that nobody reads, and texts for which an update lacks a loss."""
+    """Refuse files of texts that are missing or unused, and texts for which the update has no loss."""
     for wave in recipe.all_waves:
         setting = "given.rows" if recipe.given and wave.name == "given" else f"{wave.short}.traces"
         if wave.traces and not wave.reads_traces:
@@ -337,5 +337,5 @@ def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
 
 
 def _changed(recipe: Recipe, *stages: str) -> list[int]:
-    """A round that nothing changes, and each that an override changes for one of the stages."""
+    """Return 0, a round without overrides, and the first round of each override of the stages."""
     return sorted({0, *(o.first_round for o in recipe.overrides if o.stage in stages)})

@@ -84,7 +84,7 @@ class GivenConfig(Config):
     @model_validator(mode="after")
     def _leaves_traces_as_they_are(self) -> "GivenConfig":
         if self.rows and self.template != AS_IT_STANDS:
-            raise ValueError("template is for worked solutions: the rows of a file are trained on as they stand")
+            raise ValueError("template is for worked solutions: the rows of a file are trained on unchanged")
         return self
 
     @property

@@ -45,7 +45,7 @@ class Override(Config):
 
 
 class Guard(Config):
-    """One limit: on rollouts and rewards looked at before the update of every round, on the update's figures after."""
+    """One limit, checked in every round: on rollouts and rewards before the update, on its own figures after it."""
 
     metric: str
     """The figure: of every round, of an evaluation suite, or the mean of a column of a tracker."""
@@ -74,7 +74,7 @@ class Guard(Config):
         return self
 
     def outside(self, metrics: Mapping[str, float]) -> str:
-        """Return how a round's figure is outside; empty if it is within the limits, or was not measured."""
+        """Return the breach of the limits in words; empty if there is none, or the figure was not measured."""
         value = metrics.get(self.metric)
         if value is None:
             return ""
@@ -117,7 +117,7 @@ def stage_of(name: str) -> tuple[str, str]:
 
 
 def first_outside(guards: Sequence[Guard], index: int, metrics: Mapping[str, float]) -> tuple[Guard, str] | None:
-    """Return the first guard that a round is outside of, with the sentence about it."""
+    """Return the first guard that a round breaches, with its message."""
     for guard in guards:
         if index >= guard.from_round and (sentence := guard.outside(metrics)):
             return guard, f"round {index}: {sentence}"

@@ -28,7 +28,7 @@ def listed() -> Facts:
 
 
 def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
-    """Return what has a name, or else a word in it, of a kind and a paper; all without one.
+    """Return the parts of a kind and a paper with this name, or else this word; without a word all.
 
     Raise UsageError if there is nothing.
     """

@@ -1,4 +1,4 @@
-"""Methods as overlays: recipes/methods/NAME.toml holds who published it, and the settings that it changes in a recipe.
+"""Methods as overlays: recipes/methods/NAME.toml holds the source of a method and the settings that it changes.
 
     paper = "arXiv 2503.20783"
     trust = "confirmed"
@@ -65,7 +65,7 @@ class Overlay(NamedTuple):
 
 
 def read_toml(path: Path) -> dict[str, object]:
-    """Return the content of a TOML file; raise UsageError if it is none."""
+    """Return the content of a TOML file; raise UsageError if it is not valid."""
     try:
         return tomllib.loads(path.read_bytes().decode("utf-8-sig"))
     except UnicodeDecodeError as error:
@@ -107,7 +107,7 @@ def overlaid(body: Mapping[str, object], overlays: Sequence[Overlay]) -> dict[st
 
 
 def with_references(value: T, own: Mapping[str, object]) -> T:
-    """Return a body with "=update.lr" and "=10 * update.lr" replaced by what a recipe has there without the methods.
+    """Return a body with "=update.lr" and "=10 * update.lr" replaced by the recipe's values without the methods.
 
     Raise UsageError if the recipe does not set it.
     """
@@ -157,7 +157,7 @@ def _refuse_conflict(one: Overlay, other: Overlay) -> None:
             if inside or (key == their and value != given):
                 raise UsageError(
                     f"the methods {one.name} and {other.name} set {key} differently",
-                    hint="leave one of them out, or write a method of your own that says which holds",
+                    hint="leave one of them out, or write your own method that sets it",
                 )
 
 

@@ -1,4 +1,4 @@
-"""Read a recipe: its file, methods laid over it, `--set`, and what no run of it could do."""
+"""Read a recipe: its file, methods laid over it, `--set`; refuse one that no run could carry out."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -84,7 +84,7 @@ def _declared(recipe: Recipe, name: str, origin: str) -> JsonObject:
     """Return the settings of a package's stage, whole; raise UsageError if a training could not run it."""
     stage = stage_spec(name)
     if not stage.when:
-        raise UsageError(f"{origin}: the stage {name} stands in no recipe: it does not declare `when`")
+        raise UsageError(f"{origin}: the stage {name} cannot be in a recipe: it does not declare `when`")
     for role in stage.roles:
         if role.default == "" and role.name not in READABLE[stage.when]:
             listed = ", ".join(READABLE[stage.when])
@@ -108,7 +108,7 @@ def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageErro
 
 
 def refuse_unjudged(recipe: Recipe) -> None:
-    """Raise UsageError if the rewards of a round can never say what is correct where the recipe has to know it.
+    """Raise UsageError if the recipe needs verdicts on correctness and the rewards of a round have none.
 
     That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
     """
@@ -131,7 +131,7 @@ def _refuse_unjudged(recipe: Recipe) -> None:
 
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
-    """Refuse a change of no stage of training, or one that does not fit the settings of its stage."""
+    """Refuse a change that names no stage of a training, or does not fit the settings of its stage."""
     waves = {wave.short: wave for wave in recipe.all_waves}
     trackers = {tracker.short: tracker for tracker in recipe.trackers}
     measures = {measure.short: measure for measure in recipe.measures}

@@ -33,7 +33,7 @@ class Sampling:
 
 
 def samplings(recipe: Recipe) -> Iterator[Sampling]:
-    """Yield each way of sampling that a run can come to, guards' changes included; equal ones may come twice."""
+    """Yield every sampling that a run can use, guards' changes included; there may be duplicates."""
     for each in map(with_guards_changes, settled(recipe)):
         yield from _samplings(each)
 
@@ -58,7 +58,7 @@ def _samplings(recipe: Recipe) -> Iterator[Sampling]:
 
 
 def changing_rounds(recipe: Recipe, *stages: str) -> list[int]:
-    """Return rounds that have, between them, all settings of the stages: the first, and each that begins with others.
+    """Return the rounds with new settings of the stages: the first, and each in which an override begins or ends.
 
     A training without rounds has none.
     """

@@ -1,4 +1,4 @@
-"""Sections of a recipe that are written in another form than they are kept in."""
+"""Sections of a recipe whose written form differs from the stored one."""
 
 from collections.abc import Collection, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ READABLE: Mapping[str, tuple[str, ...]] = {
 def of_packages(body: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
     """Return a recipe's body whose sections called as a stage of an installed package are under `stages`.
 
-    What they set wins over what is stored there.
+    Their values replace stored ones.
     """
     theirs = {name: body[name] for name in installed_names() if name in body and name not in fields}
     if not theirs or not all(isinstance(each, Mapping) for each in theirs.values()):
@@ -29,7 +29,7 @@ def of_packages(body: Mapping[str, Any], fields: Collection[str]) -> dict[str, A
 def of_uses(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return a recipe's body whose tables of `score` that are none of its settings are under `scores`.
 
-    What they set wins over what is stored there.
+    Their values replace stored ones.
     """
     score = body.get("score")
     if not isinstance(score, Mapping):

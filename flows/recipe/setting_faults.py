@@ -1,4 +1,4 @@
-"""The faults of settings in words: which key, what is wrong with it, and the names nearest to a wrong one."""
+"""Validation errors of settings as sentences: the key, the fault, and the nearest names to an unknown one."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,7 +19,7 @@ _MORE = "`gradus settings` says more"
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 """Names that pydantic writes behind a key for each type that its value could have."""
 _LISTED = ("literal[", "tuple[")
-"""The beginning of what it writes there for words and for lists."""
+"""Beginnings of such names, for words and for lists."""
 _MUST_BE = {
     "tuple_type": "a list",
     "list_type": "a list",
@@ -49,14 +49,14 @@ _SAID = {
 """Meaning of pydantic's other types of errors."""
 
 _ELSEWHERE = {"learning_rate": "lr", "beta": "kl_coef", "num_generations": "n", "max_completion_length": "max_tokens"}
-"""Names of TRL's settings, and what they are called here."""
+"""Names of TRL's settings, and ours for them."""
 
 
 def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Every setting of a model as a dotted key.
 
-    Of a list it is that of its first entry (`rewards.0.weight`), of a table of names `NAME` stands for one. Where a
-    component is named, also the settings of every registered one (`update.loss.clip_high`).
+    A list has the keys of its first entry (`rewards.0.weight`), a table of names those of an entry `NAME`, a component
+    the settings of every registered one (`update.loss.clip_high`).
     """
     if issubclass(model, Chosen):
         registered = (find(model.kind, name).settings.model_fields for name in names(model.kind))
@@ -68,7 +68,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 
 def valid(model: type[M], body: Mapping[str, object], origin: str = "") -> M:
-    """Settings from plain values; UsageError says what is wrong with the first that cannot be."""
+    """Return settings from plain values; UsageError describes the first invalid one."""
     try:
         return model.model_validate(body)
     except ValidationError as error:
@@ -76,7 +76,7 @@ def valid(model: type[M], body: Mapping[str, object], origin: str = "") -> M:
 
 
 def refusal(error: ValidationError, origin: str, known: Sequence[str], aliases: Mapping[str, str] = {}) -> UsageError:
-    """The faults of settings in a sentence; for a key or a name that does not exist the nearest that do.
+    """Return validation errors as one sentence, with the nearest names for an unknown key or name.
 
     `aliases` maps the beginning of a key to what stands for it in the user's own file.
     """
@@ -100,7 +100,7 @@ def _as_written(key: str, aliases: Mapping[str, str]) -> str:
 
 
 def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> UsageError:
-    """The refusal of one key: what is wrong with each type that its value could have."""
+    """Return the error of one key: the fault under each type that its value could have."""
     first, at = faults[0], f"{key}: " if key else ""
     match first["type"]:
         case "extra_forbidden":
@@ -117,7 +117,7 @@ def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> 
 
 
 def _called_elsewhere(key: str, known: Sequence[str]) -> str:
-    """Return a hint for a setting by the name that other systems have for it; empty if it is none."""
+    """Return a hint for a setting by the name that other systems have for it; empty if there is none."""
     above, dot, name = key.rpartition(".")
     ours = f"{above}{dot}{_ELSEWHERE.get(name, '')}"
     return f"did you mean {ours}?" if ours in known else ""
@@ -129,7 +129,7 @@ def _key(fault: ErrorDetails) -> str:
 
 
 def _no_such_component(fault: ErrorDetails, key: str) -> UsageError:
-    """The refusal of a component's name, or of a setting that it does not have."""
+    """Return the error for an unknown component, or for a setting that it does not have."""
     facts = fault.get("ctx", {})
     known: list[str] = list(facts.get("known", ()))
     if fault["type"] == "no_setting":
@@ -143,7 +143,7 @@ def _no_such_component(fault: ErrorDetails, key: str) -> UsageError:
 
 
 def _no_such_name(fault: ErrorDetails, at: str) -> UsageError:
-    """The refusal of a word that is none of those allowed."""
+    """Return the error for a word that is not allowed."""
     allowed = list(filter(None, re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))))
     listed = f"it is one of {', '.join(allowed)}"
     given = fault["input"]
@@ -166,7 +166,7 @@ def _asked(faults: Sequence[ErrorDetails]) -> str:
 
 
 def _listed(key: str, known: Sequence[str]) -> str:
-    """The settings that stand where a key was looked for."""
+    """Return the settings at the level of an unknown key."""
     parent = key.rpartition(".")[0]
     there = [name.rpartition(".") for name in known]
     listed = ", ".join(dict.fromkeys(last for above, _, last in there if above == parent))

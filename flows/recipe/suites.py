@@ -1,4 +1,4 @@
-"""Evaluation suites of a recipe: what the policy is measured on, and on which set the best checkpoint is chosen.
+"""Evaluation suites of a recipe: problems that measure the policy, and the choice of the best checkpoint.
 
 Two forms of the table `evaluate` mean the same for one suite:
 
@@ -30,7 +30,7 @@ _FAMILIES = ("reward", "length", "data", "verifier", "perf", "policy", "mismatch
 
 
 class Suite(Config):
-    """One evaluation suite: problems, how they are sampled and judged, and what is computed."""
+    """One evaluation suite: problems, their sampling and judging, and the figures to compute."""
 
     name: str = Field(default="heldout", pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")
     """Name in every report, table and metric (`eval/NAME/...`)."""

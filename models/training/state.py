@@ -114,7 +114,7 @@ def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> di
 
 
 def _gradient_to(master: Parameter) -> Callable[[Tensor], None]:
-    """A hook that moves a parameter's gradient to its master, added in float32 to what is there."""
+    """A hook that moves a parameter's gradient to its master, added in float32 to the gradient there."""
 
     def move(parameter: Tensor) -> None:
         if parameter.grad is not None:

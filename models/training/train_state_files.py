@@ -1,6 +1,6 @@
 """Files of a train state beside the policy: optimiser, masters, average, random numbers and cursor, and its critic.
 
-Reading is strict: a field that is missing, or one that nobody knows, raises. No pickle is written or read.
+Reading is strict: a missing or an unknown field raises. No pickle is written or read.
 """
 
 import json

@@ -308,11 +308,11 @@ class Averages:
                 self._add(name, float(counted.sum()), counted.numel())
 
     def to_bytes(self) -> bytes:
-        """Return what was gathered, for another rank's `add_bytes`."""
+        """Return the sums as bytes, for another rank's `add_bytes`."""
         return json.dumps([self._sums, self._counts]).encode()
 
     def add_bytes(self, content: bytes) -> None:
-        """Add what a rank has gathered."""
+        """Add the sums of another rank."""
         sums, counts = json.loads(content)
         for name, value in sums.items():
             self._add(name, value, counts[name])

@@ -61,7 +61,7 @@ class _Copy:
 
     @classmethod
     def planned(cls, out: Path, source: Path, manifest: Manifest | None) -> "_Copy":
-        """Return what is to be done; BadInputError or CorruptArtifactError if something there is not Gradus's."""
+        """Return the steps; BadInputError or CorruptArtifactError for a file that is not Gradus's."""
         before, wanted = _entries(manifest_of_copy(out)), _entries(manifest)
         removed: list[Path] = []
         written = {name: source / name for name in wanted}
@@ -72,7 +72,7 @@ class _Copy:
                 continue
             sha256 = sha256_file(path)
             if sha256 not in {known[name].sha256 for known in (before, wanted) if name in known}:
-                raise BadInputError(f"{path} is there already, and Gradus did not write it so", hint=ANOTHER)
+                raise BadInputError(f"{path} exists already, and Gradus did not write it so", hint=ANOTHER)
             if name not in wanted:
                 removed.append(path)
             elif sha256 == wanted[name].sha256:
@@ -98,7 +98,7 @@ class _Copy:
 
 
 def _copy_of_state(store: Store, ref: Ref, out: Path) -> _Copy:
-    """Return the copy of a checkpoint's train state; of none, if it is not kept."""
+    """Return the copy of a checkpoint's train state, an empty one if that is not kept."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
     state = state_ref(ref)

@@ -1,9 +1,9 @@
-"""Artifacts that somebody else hands over as a folder: verified before anything is written, copied under the lock.
+"""Artifacts in a folder from elsewhere: verified before anything is written, copied under the lock.
 
     ref = taken(store, Path("gift"), "rollouts")
 
-What a folder says of itself decides no path: names are checked when its manifest is read, links are refused, and only
-files that the manifest names, with the bytes that it says, come into the lake.
+The folder's contents decide no path: names are checked when its manifest is read, links are refused, and only files
+that the manifest names, with the digests that it names, are copied into the lake.
 """
 
 import json
@@ -48,7 +48,7 @@ class _Verified:
                 hint="upgrade gradus to read it",
             )
         if read_pruned(folder).files:
-            raise BadInputError(f"files of {folder} were pruned", hint="have them back there first: `gradus restore`")
+            raise BadInputError(f"files of {folder} were pruned", hint="restore them there first: `gradus restore`")
         return cls(manifest, verified_files(folder, manifest.files, ASK_AGAIN))
 
 
@@ -66,7 +66,7 @@ def taken(store: Store, folder: Path, table: str) -> Ref:
 
 
 def _wanted(store: Store, folder: Path) -> list[_Verified]:
-    """Return what is to be taken, in order; nothing is written before all of it was looked at."""
+    """Return the artifacts to take, in order; nothing is written before all are checked."""
     found = _Verified.read(folder)
     if found.manifest.table != CHECKPOINTS:
         _refuse_misfits(found)
@@ -105,7 +105,7 @@ def _beside(folder: Path, base: Ref) -> _Verified:
     if place.is_symlink() or not (place / FILE_NAME).is_file():
         raise BadInputError(
             f"{folder} is an adapter, and its base {base} is neither in the lake nor beside it",
-            hint="take the base in first: give it to --policy once",
+            hint="import the base first: name it with --policy once",
         )
     found = _Verified.read(place)
     if found.manifest.ref != base or BASE in found.manifest.parents:

@@ -36,7 +36,7 @@ _DIGEST = re.compile(r"[0-9a-f]+")
 
 
 def base_named_by(folder: Path) -> str:
-    """Return the base that an adapter's configuration names, with its revision if any; BadInputError if nothing."""
+    """Return the base that an adapter's configuration names and its revision; BadInputError if it names none."""
     name, revision = (_adapter_config(folder).get(key) or "" for key in ("base_model_name_or_path", "revision"))
     if not (name and isinstance(name, str) and isinstance(revision, str)):
         raise BadInputError(
@@ -150,7 +150,7 @@ def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> N
 
 
 def _adapter_config(folder: Path) -> Mapping[str, Any]:
-    """An adapter's configuration; BadInputError if that, or another file of the folder, is none."""
+    """Return an adapter's configuration; BadInputError if it, or another file of the folder, is invalid."""
     try:
         refuse_broken(folder)
         return read_object(folder / ADAPTER_CONFIG)

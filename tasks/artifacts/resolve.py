@@ -74,7 +74,7 @@ def _download(text: str) -> Path:
 
 
 def _with_keys(rows: pa.Table, table: str) -> pa.Table:
-    """Keys that a user's file may leave out, derived from what it has."""
+    """Return keys that a user's file may leave out, derived from the others."""
     (key, *others) = TABLES[table].key
     if others or (key in rows.column_names and rows.column(key).null_count == 0):
         return rows

@@ -26,7 +26,7 @@ def start_ref(store: Store, tracker: TrackerConfig) -> Ref:
 
 
 def check_start(store: Store, tracker: TrackerConfig) -> None:
-    """Raise BadInputError or UsageError if a tracker cannot begin with what it names."""
+    """Raise BadInputError or UsageError if a tracker cannot begin with the rows that it names."""
     ref = in_lake(store.root, tracker.start, TRACKERS.name)
     if ref is None:
         _of_file(tracker)

@@ -3,7 +3,7 @@
     written(files, folder, ranks)    # by all ranks together; one process alone writes all
 
 The n-th file goes to rank n modulo their number, so names and bytes are those that one process writes. A rank has one
-file in memory: its next one is brought together once the last is on the disk, and meanwhile others get theirs.
+file in memory: it gathers the next one once the last is on the disk, and meanwhile others gather theirs.
 """
 
 import json
@@ -38,7 +38,7 @@ def written(files: Mapping[str, Collect], folder: Path, ranks: Ranks) -> list[Fi
 
 
 def _write(write: Write | None, folder: Path, name: str) -> FileEntry:
-    assert write is not None, f"{name} was not brought together where it is written"
+    assert write is not None, f"{name} was not gathered on the rank that writes it"
     with whole_file(folder, name) as path:
         write(path)
     return entry_of(folder, name)

@@ -1,4 +1,4 @@
-"""The stages that decide what is sampled next: declarations and settings of curate, hint, difficulty."""
+"""Declarations and settings of the stages curate, hint and difficulty."""
 
 from typing import Annotated
 
@@ -85,7 +85,7 @@ class DifficultyConfig(Config):
 
 CURATE = Stage(
     "curate",
-    "Choose problems, in which order, and say why.",
+    "Choose and order problems, with a reason for each.",
     version=2,
     makes="plan",
     settings=CurateConfig,

@@ -25,7 +25,7 @@ class EvaluateConfig(Config):
 
 EVALUATE = Stage(
     "evaluate",
-    "Say how good a policy is, with intervals.",
+    "Compute the pass rates of a policy, with intervals.",
     version=4,
     makes="evaluations",
     settings=EvaluateConfig,

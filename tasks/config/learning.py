@@ -50,7 +50,7 @@ Predicate = dict[str, Value | tuple[Value, ...]]
 
 
 class TermConfig(Config):
-    """A term of the objective: a loss of some rows, with what is left out as the update has it.
+    """A term of the objective: a loss of some rows; omitted settings are those of the update.
 
     [[update.terms]]
     loss = "k3"
@@ -176,7 +176,7 @@ class UpdateConfig(StepConfig):
 
     @cached_property
     def objective(self) -> tuple[TermConfig, ...]:
-        """The terms of the objective, short spellings written out and what they leave out filled in."""
+        """The terms of the objective, with short spellings written out and omitted settings filled in."""
         origins = tuple(each.origin for each in self.origin_losses)
         short = (
             TermConfig(loss=self.loss, without={"origin": origins} if origins else {}, over="step"),
@@ -227,7 +227,7 @@ class UpdateConfig(StepConfig):
 
     @property
     def with_batch(self) -> "UpdateConfig":
-        """Return the settings of the update of a batch: what decided it is no setting of the update itself."""
+        """Return the settings of the update of a batch, without those that only decide the batch."""
         return self.model_copy(update={"shapes": (), "drop_replaced_groups": True}) if self.reads_batch else self
 
     @property
@@ -316,7 +316,7 @@ UPDATE = Stage(
     takes=(
         Role("rollouts", "rollouts; repeatable", many=True),
         Role("scores", "their scores; repeatable", many=True),
-        Role("batch", "what of them is learned from, as the stage shape made it", default=None),
+        Role("batch", "batch of rows to learn from, made by the stage shape", default=None),
         POLICY,
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),

@@ -1,4 +1,4 @@
-"""Secrets are kept out of what is stored or printed.
+"""Keep secrets out of stored and printed text.
 
     hide("401 for https://ann:hunter22@mlflow.example")     # '401 for https://***@mlflow.example'
 

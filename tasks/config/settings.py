@@ -100,7 +100,7 @@ def prices() -> Prices:
 
 
 def check_environment() -> None:
-    """Raise UsageError if a GRADUS_* variable is invalid, or another names a server by what is no address."""
+    """Raise UsageError if a GRADUS_* variable is invalid, or another holds an invalid server address."""
     for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
         read()
     prefect, tracker = (os.environ.get(name, "") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"))

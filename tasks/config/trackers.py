@@ -97,7 +97,7 @@ def _unkept(chosen: Chosen, need: str, keeper: Chosen | None) -> UsageError:
 
 TRACKER = Stage(
     "tracker",
-    "Keep what a round says for the rounds after it.",
+    "Update rows that are kept from round to round.",
     version=1,
     makes="trackers",
     settings=TrackingConfig,

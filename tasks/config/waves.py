@@ -37,7 +37,7 @@ class RoleConfig(Config):
 
 
 class PlanningConfig(Config):
-    """One call of a wave: the function, and how what it plans is sampled and drawn."""
+    """One call of a wave: the function, and the settings by which its plan is drawn and sampled."""
 
     wave: WaveConfig
     """The function."""
@@ -65,7 +65,7 @@ class PlanningConfig(Config):
 
 WAVE = Stage(
     "wave",
-    "Plan what a round samples after the rollouts that are there.",
+    "Plan further rollouts of a round from the finished ones.",
     version=1,
     makes="plan",
     settings=PlanningConfig,

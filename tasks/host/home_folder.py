@@ -3,9 +3,9 @@
     open_home(Home.from_environment())
 
 A `.gradus` in the current folder may be part of an archive, a clone or a shared disk, with databases that name code to
-run and a secret that its author knows. So a home carries a mark that no archive can: when a file of it was last
-changed, which the file system says and nobody can choose. A home that GRADUS_HOME names is used, and marked, whatever
-it is: naming it is the user's word. Not covered: file systems that let a program set that time.
+run and a secret that its author knows. So a home carries a mark that no archive can: the change time of one of
+its files, which the file system sets and no program can choose. A home that GRADUS_HOME names is used, and marked,
+whatever it is: naming it is the user's consent. Not covered: file systems that let a program set that time.
 """
 
 import contextlib
@@ -90,7 +90,7 @@ def _mark_if_ours(root: Path) -> None:
 
 
 def _refuse_foreign(root: Path) -> None:
-    """Raise UsageError if a home that nobody named may be another's."""
+    """Raise UsageError if a home that GRADUS_HOME does not name may come from elsewhere."""
     status = root.stat()
     if status.st_uid != os.getuid():
         raise UsageError(f"{root} belongs to another account", hint="set GRADUS_HOME to a folder of your own")

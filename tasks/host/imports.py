@@ -1,4 +1,4 @@
-"""Imports of large libraries without what they import only because it is installed."""
+"""Imports of large libraries without optional packages that they would import if installed."""
 
 import atexit
 import contextlib
@@ -13,8 +13,8 @@ from importlib import metadata
 def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
     """Hide optional modules from the imports in this block, collect no garbage and list no installed files meanwhile.
 
-    A library that looks for one of them while it is imported finds it not installed, for good; afterwards anybody can
-    import them. Modules that are imported already stay. Yields a function that ends this before the block does.
+    A library that looks for one of them while it is imported finds it not installed, for good; afterwards other code
+    can import them. Modules that are imported already stay. Yields a function that ends this before the block does.
 
         with lean_imports("pandas"):
             import prefect
@@ -66,5 +66,5 @@ class Distributions(Mapping[str, list[str]]):
 
 
 _REPORT_LEAKS = {"_duckdb", "triton"}
-"""Modules that report, when the interpreter ends, what the last collection has left."""
+"""Modules that report uncollected objects when the interpreter ends."""
 _PACKAGES_DISTRIBUTIONS = metadata.packages_distributions

@@ -4,7 +4,7 @@
     remember_interrupts()       # from then on KeyboardInterrupt, so that what is open is closed
 
 Python raises KeyboardInterrupt wherever the main thread happens to be; in a library's callback or clean-up it ends
-there (seen inside Prefect: the run went on to its end and exited 0). So the handler also remembers it. While a flow
+there (seen inside Prefect: the run continued to its end and exited 0). So the handler also remembers it. While a flow
 runs, Prefect has a handler of its own for SIGTERM; it calls ours when the flow has ended.
 The program imports this before all else, so it imports little itself.
 """

@@ -6,7 +6,7 @@
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
-`error` end an import of somebody else's library.
+`error` end an import of a third-party library.
 Left out: judges of rewards, whose environment is scrubbed further (gradus.models.judging.process).
 """
 
@@ -89,7 +89,7 @@ def refuse_unusable_proxies() -> None:
 def die_with_parent(expected: int) -> None:
     """Be killed when the parent dies; end at once if `expected` is not the parent any more.
 
-    Linux only: elsewhere a child that nobody ends outlives its parent.
+    Linux only: elsewhere a child outlives its parent unless it is ended.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Log files that several processes write and nobody empties: always appended to, and set aside when they grow.
+"""Log files that several processes append to, and that are set aside when they grow.
 
 with open_log(home / "logs" / "mlflow-server.log") as log:
     subprocess.Popen(command, stdout=log, stderr=log)
@@ -26,7 +26,7 @@ def open_log(path: Path) -> IO[bytes]:
 
 
 def last_words(path: Path, since: int = 0) -> str:
-    """The last line that was written to a log behind this byte; empty if there is none."""
+    """Return the last line of a log after this byte; empty if there is none."""
     try:
         with path.open("rb") as file:
             file.seek(max(since, file.seek(0, 2) - _TAIL_BYTES))

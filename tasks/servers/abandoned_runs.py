@@ -5,7 +5,7 @@
     close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
 
 The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
-(gradus.tasks.tracking.reporter); the server leaves by itself when nobody uses it (gradus.tasks.servers.found_servers).
+(gradus.tasks.tracking.reporter); the server exits by itself when it is idle (gradus.tasks.servers.found_servers).
 """
 
 import contextlib
@@ -32,20 +32,20 @@ _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 @dataclass(frozen=True)
 class Left:
-    """A run that nobody works on any more, and the Prefect ids of its launches."""
+    """A run without a living process, and the Prefect ids of its launches."""
 
     run: str
     flow_runs: tuple[str, ...]
 
 
 def left_behind(runs: Path) -> list[Left]:
-    """Return the runs whose process ended without letting go of them; one that cannot be read stops nobody else's."""
+    """Return the runs whose process died while it held them; runs that cannot be read are skipped."""
     found: list[Left] = []
     for folder in runs.glob("*"):
         with contextlib.suppress(CorruptArtifactError, OSError):
             if left_by_the_dead(folder):
                 left = Left(folder.name, _unfinished(folder))
-                if left_by_the_dead(folder):  # asked again: nobody took it while its journal was read
+                if left_by_the_dead(folder):  # checked again: no process took it while its journal was read
                     found.append(left)
     return found
 
@@ -89,7 +89,7 @@ def _end(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> None:
 
 
 def _unfinished(folder: Path) -> tuple[str, ...]:
-    """Prefect ids of launches that began and never said how they ended."""
+    """Return the Prefect ids of launches without a recorded end."""
     started = [e.get("prefect_flow_run_id", "") for e in read_events(folder) if e["event"] == "run_started"]
     ended = sum(event["event"] == "run_finished" for event in read_events(folder))
     return tuple(filter(None, started)) if len(started) > ended else ()

@@ -1,4 +1,4 @@
-"""The door of a server on loopback: its own names, its own pages, and a question by which it proves whose it is.
+"""Access to a server on loopback: by its own host names, from its own pages, with a proof of its home.
 
     app = guarded(app, key=secret(home), address="http://127.0.0.1:5000", folder=str(home))      # any ASGI application
 
@@ -91,12 +91,12 @@ class Login:
 
 
 def basic(key: str) -> str:
-    """Return the header `Authorization` of who knows the secret."""
+    """Return the header `Authorization` with the secret."""
     return f"Basic {base64.b64encode(f'{USER}:{key}'.encode()).decode()}"
 
 
 def guarded(app: ASGIApp, *, key: str, address: str, folder: str) -> ASGIApp:
-    """Put an application behind the door; if the environment names a lease, the server leaves when nobody uses it."""
+    """Guard an application; if the environment names a lease, the server exits when it is idle."""
     door = Door(app, key=key, address=address, folder=folder)
     if LEASE in os.environ:
         leave_when_idle(Path(os.environ[LEASE]), float(os.environ[IDLE]), lambda: door.last_request_s)

@@ -1,6 +1,6 @@
 """The Prefect server of a home: discovery, leases, exit when idle.
 
-`<home>/servers/state.json` names the one server of a home: address, process, what it can do. Whoever uses it holds a
+`<home>/servers/state.json` names the one server of a home: address, process, abilities. Each user of it holds a
 shared lock on its lease file, which the kernel releases even after kill -9. A server started by a command
 exits once it is idle: no lease is held and no request has come for a while. If the state file does not name it any more
 (`gradus ui` took its place) it exits as soon as its lease is free, and if the home is deleted, at once.
@@ -34,9 +34,9 @@ IDENTITY = "/gradus/identity"
 NONCE_DIGITS = 64
 STATE = "state.json"
 LEASE = "GRADUS_SERVER_LEASE"
-"""In the environment of a server that leaves by itself: its lease file."""
+"""Environment variable of a server that exits when it is idle: its lease file."""
 IDLE = "GRADUS_SERVER_IDLE_S"
-"""The same: after how many seconds without a user and without a request."""
+"""The same: idle seconds, without a lease or a request, after which it exits."""
 ADDRESS = "GRADUS_SERVER_ADDRESS"
 """In the environment of an MLflow server: its URL without a path."""
 _POLL_S = 0.5
@@ -62,7 +62,7 @@ class Found:
     prefect_home: str
     """Folder of its database."""
     fingerprint: str
-    """Condition that a command must also have in common with it, see `fingerprint`."""
+    """Fingerprint that a command must share with it, see `fingerprint`."""
 
     @property
     def lives(self) -> bool:
@@ -108,7 +108,7 @@ def write_state(home: Path, found: Found) -> None:
 
 
 def forget(home: Path, found: Found) -> None:
-    """Remove what names a server that has ended or is about to."""
+    """Remove the state of a server that has ended or is about to."""
     if read_state(home) == found:
         (folder_of(home) / STATE).unlink(missing_ok=True)
     (folder_of(home) / found.lease).unlink(missing_ok=True)
@@ -132,7 +132,7 @@ class Lease:
         fcntl.flock(self._descriptor, fcntl.LOCK_SH)
 
     def close(self) -> None:
-        """Let go; the server may leave."""
+        """Release the lease; the server may exit."""
         os.close(self._descriptor)
 
 
@@ -142,7 +142,7 @@ def ask(found: Found, key: str, limit_s: float) -> Proof:
 
 
 def ask_at(address: str, folder: str, key: str, limit_s: float) -> Proof:
-    """Ask whoever listens at an address to prove that it serves a folder; nothing that is worth stealing is sent."""
+    """Ask the server at an address to prove that it serves a folder; no secret is sent."""
     nonce = secrets.token_hex(NONCE_DIGITS // 2)
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=limit_s)
@@ -163,7 +163,7 @@ def ask_at(address: str, folder: str, key: str, limit_s: float) -> Proof:
 
 
 def leave_when_idle(lease: Path, idle_s: float, last_request_s: Callable[[], float]) -> None:
-    """Watch, in a thread of the server, for the moment when nobody needs it; then end this process."""
+    """Wait, in a thread of the server, until it is idle; then end this process."""
     threading.Thread(target=_watch, args=(lease, idle_s, last_request_s), daemon=True).start()
 
 

@@ -56,7 +56,7 @@ def create() -> ASGIApp:
 
 
 def application() -> FastAPI:
-    """Return MLflow's application with the routes that are served, and with nobody at its door."""
+    """Return MLflow's application with the routes that are served, without access control."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     init_fastapi_security(app)
     for router in (otel_router, artifact_router, server_info_router):

@@ -13,7 +13,7 @@ _ASK_S = 5.0
 def mlflow_login(home: Path, uri: str) -> dict[str, str]:
     """Return the environment variables of MLflow's client if a server proves that it is this home's; else none.
 
-    Asked by its number alone: `localhost` may have a second address, where somebody else listens.
+    It is asked by IP address alone: `localhost` may have a second address with another listener.
     """
     parts = urlsplit(uri)
     number = parts.netloc.removeprefix(f"{LOOPBACK}:")

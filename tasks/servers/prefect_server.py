@@ -134,7 +134,7 @@ class Connection:
         return answer
 
     def _keep(self) -> None:
-        """Have a server at this address as long as the command and its home are there."""
+        """Keep a server at this address as long as the command and its home exist."""
         failures = 0
         while not self._closed.wait(_LOOK_S):
             if self._found.lives:
@@ -157,7 +157,7 @@ class Connection:
         return self._asked(renewed)
 
     def _renewed(self) -> Found | None:
-        """Another server at the same address, known or started; None if somebody else has the port."""
+        """Another server at the same address, known or started; None if another program has the port."""
         with sole_starter(self._home):
             state = read_state(self._home)
             lives = state is not None and state.lives
@@ -213,7 +213,7 @@ def has_pages(home: Path) -> bool:
 
 
 def lent_secret(home: Path, api_url: str) -> str:
-    """Return the secret if an address that somebody named is that of this home's own server; empty otherwise."""
+    """Return the secret if an address that the user named is this home's own server; empty otherwise."""
     found = read_state(home)
     if found is None or api_url.rstrip("/") != f"{found.address}/api" or not found.lives:
         return ""
@@ -269,7 +269,7 @@ def _use(home: Path, found: Found, key: str) -> Connection | None:
 
 
 def _start(home: Path, key: str, *, schedules: bool) -> Connection:
-    """Start a server on a socket that exists already, so that nobody else can answer at its address."""
+    """Start a server on an existing socket, so that no other process can answer at its address."""
     listener = (_bound(f"http://{LOOPBACK}:{PAGES_PORT}") if schedules else None) or _bound(f"http://{LOOPBACK}:0")
     assert listener is not None
     with socket.socket(fileno=os.dup(listener)) as bound:

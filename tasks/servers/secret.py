@@ -34,7 +34,7 @@ def secret(home: Path) -> str:
 
 
 def proof(key: str, nonce: str, address: str, folder: str) -> str:
-    """Return what only an owner of the secret can answer to a nonce, for one address and one folder of its data.
+    """Return the proof of knowing the secret: the answer to a nonce, for one address and one data folder.
 
     The address keeps a stranger on one port from passing the nonce on to the true server on another.
     """

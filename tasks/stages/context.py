@@ -27,10 +27,10 @@ class StageContext:
 
     `inputs` maps a role (problems, plan, hints, rollouts, scores, difficulty, policy) to artifacts, in order;
     `out` takes the shards or files of the one artifact that the stage makes;
-    `facts` are what the run decides for the stage: the round of its rows, a source, the name of a suite, and of an
+    `facts` are decisions of the run for the stage: the round of its rows, a source, the name of a suite, and of an
     update whether its train state is saved before the stage ends ("save": "now", as without the fact), while the next
     stages compute ("behind"), or not where it can be computed again ("never"), and whether it may skip its steps;
-    `warm` outlives the job in its worker: what is loaded stays there for the next.
+    `warm` outlives the job in its worker: loaded objects stay there for the next.
     """
 
     store: Store
@@ -98,7 +98,7 @@ class StageResult:
 
     @property
     def full(self) -> Report:
-        """The report of this attempt: what is kept together with its clock and its counts."""
+        """The report of this attempt: the stored part with its clock and its counts."""
         pairs = zip_longest(self.steps, self.step_clock, fillvalue={})
         return {
             "metrics": {**self.metrics, **self.clock},

@@ -1,4 +1,4 @@
-"""Stage curate: problems and what is known of their difficulty become a plan, every row of which says why it is there.
+"""Stage curate: select problems, by their difficulty if known, into a plan with a reason for every row.
 
 Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens
 the filter prompt_tokens counts, both optional.
@@ -92,7 +92,7 @@ def _reading(chosen: Chosen) -> Callable[..., Any]:
 def choose(
     pool: Candidates, config: CurateConfig, seed: int
 ) -> tuple[Ints, Column, Selection, dict[str, int], dict[str, object]]:
-    """Filter, rank, cut and draw: rows taken, in plan order, and what put each there, (T,) both.
+    """Filter, rank, cut and draw; return the rows taken, in plan order, and the reason of each, (T,) both.
 
     With them the verdict of the filters, the reasons of all rows that are not taken, and equal ranks.
     """
@@ -110,7 +110,7 @@ def choose(
 
 
 def _unmeasured(ctx: StageContext, pool: Candidates, config: CurateConfig) -> dict[str, object]:
-    """Return the number of problems that filters on pass rates kept for lack of any; nothing if the table has one."""
+    """Return the number of problems that filters on pass rates kept because none is known; nothing if one is."""
     filters = any(chosen.name in ("pass_rate", "zero_variance", "group_variance") for chosen in config.filters)
     unknown = np.isnan(pool["pass_rate"]).all()
     return {"unmeasured": pool.num_rows} if filters and unknown and ctx.inputs.get("difficulty") else {}
@@ -119,7 +119,7 @@ def _unmeasured(ctx: StageContext, pool: Candidates, config: CurateConfig) -> di
 def _ties(values: Floats, config: CurateConfig) -> dict[str, object]:
     """Return the number of problems that rank equal to the last that `top` keeps and are left out, by their ids alone.
 
-    Nothing without a ranking, or if there is none.
+    Nothing without a ranking, or if no problem is left out so.
     """
     if config.rank is None or not config.top or len(values) <= config.top:
         return {}
@@ -130,7 +130,7 @@ def _ties(values: Floats, config: CurateConfig) -> dict[str, object]:
 
 
 def _ranked(pool: Candidates, kept: Bools, config: CurateConfig) -> tuple[Ints, Column, Floats]:
-    """Kept rows in rank order, or in table order without a ranking, what each owes its place to, and its value."""
+    """Return kept rows in rank order, or in table order without a ranking, the reason and the value of each."""
     if config.rank is None:
         index = np.flatnonzero(kept)
         why = pa.repeat(pa.scalar("kept by the filters" if config.filters else "all problems"), len(index))

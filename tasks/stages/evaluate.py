@@ -49,7 +49,7 @@ _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "complet
 
 @dataclass(frozen=True)
 class _Rollouts:
-    """Rollouts, each (N,): row of its problem, place, code of its answer (-1: none), and what the score says.
+    """Rollouts, each (N,): row of its problem, place, code of its answer (-1: none), and the fields of its score.
 
     `judged` is whether there is a verdict; reward and length in tokens are NaN if unknown.
     """
@@ -63,12 +63,12 @@ class _Rollouts:
     tokens: Floats
 
     def where(self, use: Bools) -> "_Rollouts":
-        """Some of them."""
+        """Return some of the rollouts."""
         return _Rollouts(*(values[use] for values in vars(self).values()))
 
 
 def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
-    """Compute one row per problem and what they add up to.
+    """Compute one row per problem and the figures of all.
 
     Raises BadInputError for rollouts of other problems, of several policies, with hints, or too few for a k, and for a
     baseline that shares no problem; GateError if no rollout has a verdict or a reward.
@@ -115,7 +115,7 @@ class _Report:
         self._suite = suite
 
     def summary(self, baseline: pa.Table | None) -> EvaluationFigures:
-        """All of it by name; pass@k and maj@k for each k that a problem has judged rollouts for.
+        """Return all figures by name; pass@k and maj@k for each k that a problem has judged rollouts for.
 
         maj@k is left out if the reward read no answer from any completion: there is nothing to vote with.
         """
@@ -360,7 +360,7 @@ def _ends(name: str, interval: Figure | None) -> Metrics:
 
 
 def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[Sample]:
-    """Completions spread evenly over the set, with what was read from them."""
+    """Completions spread evenly over the set, with the answers read from them."""
     index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
     question = take_or_null(

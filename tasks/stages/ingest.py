@@ -49,7 +49,7 @@ def run(ctx: StageContext, config: IngestConfig) -> StageResult:
 
 
 def _fitting(ctx: StageContext, config: IngestConfig, table: pa.Table, refused: Refused) -> pa.Table:
-    """The problems whose prompt is short enough; BadInputError if none is, or there is no policy to measure it with."""
+    """Return the problems with a prompt that is short enough; BadInputError if there are none, or no policy."""
     limit = config.max_prompt_tokens
     if not ctx.inputs.get("policy"):
         raise BadInputError("max_prompt_tokens counts tokens of a policy, and none is given", hint="give --policy")

@@ -29,7 +29,7 @@ _NAMED = ("rollout_id", "use", "role", "origin")
 
 
 def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
-    """Write the batch; BadInputError for a row without a score, or what a shape cannot return."""
+    """Write the batch; BadInputError for a row without a score, or an invalid result of a shape."""
     ctx.beat(0.0, "reading the round")
     learned = of_use(seen_by(ctx.table("rollouts", _NAMED), config.role), LEARN)
     refuse_unpaired(learned, ctx.table("scores", ["rollout_id"]))

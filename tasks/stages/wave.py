@@ -1,4 +1,4 @@
-"""Stage wave: what a round samples after the rollouts that are there, decided by one function of them.
+"""Stage wave: one function of a round's rollouts so far plans further ones.
 
 Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
 tokens the filter prompt_tokens counts; for a wave that reads stored rollouts those of earlier rounds with their scores,
@@ -31,7 +31,7 @@ _NUM_SAMPLES = 16
 
 
 def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
-    """Ask the wave, and write what it plans; BadInputError for a row that cannot be planned."""
+    """Call the wave, and write its plan; BadInputError for a row that cannot be planned."""
     ctx.beat(0.0, "reading the round")
     name = f"wave {config.wave.label}"
     wave, call = int(str(ctx.facts["wave"])), int(str(ctx.facts["call"]))

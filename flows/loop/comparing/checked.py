@@ -1,4 +1,4 @@
-"""A comparison that can begin: methods, seeds, budget and what is tuned, checked before anything starts."""
+"""A comparison that can begin: methods, seeds, budget and tuning, checked before anything starts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Checked:
 
 
 def checked(home: Home, asked: Asked) -> Checked:
-    """Return methods, seeds, budget and tuning; raise UsageError or BadInputError for what can be refused by now."""
+    """Return methods, seeds, budget and tuning; UsageError or BadInputError before anything starts."""
     if asked.method and not asked.budget:
         rounds = read_recipe(home.runs, asked.recipes[0], [])[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")

@@ -1,4 +1,4 @@
-"""Trainings that are there, side by side: read from their journals and the lake. Does not import Prefect."""
+"""Compare existing trainings, read from their journals and the lake. Does not import Prefect."""
 
 import json
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def compared_trainings(
 
 
 def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnDamage = refuse) -> Comparison:
-    """Compare runs that are there; those that differ in nothing but their seed are one method.
+    """Compare existing runs; those that differ only in their seed are one method.
 
     Raise UsageError for a run that does not exist or is not a training, and for runs that cannot be compared.
     """
@@ -83,7 +83,7 @@ def _called(group: Sequence[tuple[int, str, Variant]]) -> str:
 
 
 def _of_budget(methods: Methods, budget: Budget | None) -> list[str]:
-    """Remark on what a budget does not promise, and on what went over it."""
+    """Remark on a budget that does not repeat, and on tokens over it."""
     if budget is None or budget.unit == "rounds":
         return []
     if budget.unit == "seconds":

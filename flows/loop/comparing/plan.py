@@ -1,4 +1,4 @@
-"""`compare --plan`: what a comparison could detect and what it costs, from stored trainings. Nothing starts."""
+"""`compare --plan`: the smallest detectable difference and the cost, from stored trainings. Nothing starts."""
 
 import contextlib
 import json
@@ -38,7 +38,7 @@ from gradus.tasks.tracking.facts import PLAN
 
 
 def plan_of(home: Home, intent: Checked) -> Plan:
-    """Return what a comparison could detect, and what it costs.
+    """Return the differences that a comparison could detect, and its cost.
 
     Raise UsageError if the evaluated problems have no such column as they are to be clustered by.
     """
@@ -64,7 +64,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
     if holds_out:
         remarks.append(f"{evaluated - problems} more are held out for tuning, and not judged")
     if len(intent.seeds) == 1:
-        remarks.append("one seed: what another seed would show is no part of the smallest detectable difference")
+        remarks.append("one seed: the smallest detectable difference leaves out the variance between seeds")
     spent = [t for each in stored.values() for t in each]
     missing = len(runs) if tuning else _num_missing(home, runs)
     body: Plan = {
@@ -94,7 +94,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
 
 
 def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
-    """Write the plan of a comparison into its folder before it begins, or read the one that is there.
+    """Write the plan of a comparison into its folder before it begins, or read an existing one.
 
     Raise BadInputError if a plan was changed after it was written.
     """
@@ -106,7 +106,7 @@ def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
 
 
 def read_plan(path: Path) -> PlanNote:
-    """Return what a comparison takes from its plan; BadInputError if the plan was changed after it was written."""
+    """Return the plan of a comparison; BadInputError if the plan was changed after it was written."""
     plan: Plan | None = None
     with contextlib.suppress(OSError, ValueError):
         plan = json.loads(path.read_bytes())
@@ -150,7 +150,7 @@ def render_plan(plan: Plan) -> None:
             "digest": plan["digest"][:12],
         }
     )
-    line("nothing was started; `--dry-run` looks at each training alone")
+    line("nothing was started; `--dry-run` forecasts each training alone")
 
 
 def _written(cost: Cost) -> str:
@@ -169,7 +169,7 @@ def _stored(home: Home, suite: Suite) -> Methods:
                 continue
             training = read_training(store, folder, computed)
         except GradusError:
-            continue  # a run of another kind, or one that did not finish or cannot be read, says nothing here
+            continue  # runs of other kinds, and unfinished or unreadable ones, are left out
         methods.setdefault(_settings(recipe), []).append(training)
     found = {trainings[0].run: _one_a_seed(trainings) for trainings in methods.values()}
     ids = next((problem_ids(each[0]) for each in found.values()), None)

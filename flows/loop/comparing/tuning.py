@@ -67,7 +67,7 @@ class Tuning:
     on: str
 
     def variants(self) -> list[Variant]:
-        """Return what is trained."""
+        """Return the methods to train."""
         return [option.tuning for options in self.options.values() for option in options]
 
     def runs(self) -> dict[str, list[str]]:
@@ -122,7 +122,7 @@ def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]
 
 
 def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tuning:
-    """Return what is trained to tune methods whose comparison has these seeds.
+    """Return the trainings that tune methods whose comparison has these seeds.
 
     Raise UsageError for values that do not fit, that are the same, or that change what methods are evaluated on.
     """
@@ -139,7 +139,7 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
 
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
-    """Return the choice that trainings which are there amount to; `failed` has reasons by the first run's name."""
+    """Return the choice that follows from existing trainings; `failed` has reasons by the first run's name."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs)
 
     def candidate(each: Attempted) -> Candidate:
@@ -153,7 +153,7 @@ def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], clus
 
 
 def chosen_names(tuned: Tuned) -> list[str]:
-    """Return what each method is called in the comparison, with the values chosen."""
+    """Return the name of each method in the comparison, with the values chosen."""
     return [_called(each["method"], each["chosen"]) for each in tuned.figures["methods"] if each["chosen"]]
 
 
@@ -185,7 +185,7 @@ def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:
 
 
 def _split(text: str) -> list[str]:
-    """Return the values between commas that are in no brackets and no quotes."""
+    """Split a text at the commas outside of brackets and quotes."""
     values, begun = list[str](), ""
     for part in text.split(","):
         begun = f"{begun},{part}" if begun else part

@@ -1,1 +1,1 @@
-"""One round of a training: its stages, and what it leaves to the next."""
+"""One round of a training: its stages, and the state that it leaves to the next."""

@@ -1,4 +1,4 @@
-"""Waves asked in their order, each until it has enough: in a round of a training, and in an evaluation."""
+"""Call the waves of a round or of an evaluation in their order, each until it plans nothing more."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,17 +18,17 @@ from gradus.tasks.runtime.calls import Outcome
 
 @dataclass(frozen=True)
 class Asking:
-    """Asks the waves of a round or of an evaluation, and has what they plan sampled and judged."""
+    """Calls the waves of a round or of an evaluation; samples and judges their plans."""
 
     by_role: ByRole
     measures: Measures
     known: Mapping[str, list[Ref]]
-    """Problems and, where they are there, their difficulty and a policy whose tokens a filter counts."""
+    """Problems and, if there are any, their difficulty and a policy whose tokens a filter counts."""
     hinted: Ref | None = None
     earlier: Rounds = ()
     """The rounds before, whose rollouts waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
-    """The texts that waves are given, by the names of their files."""
+    """Texts for waves, by the names of their files."""
 
     def rows(self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Batch) -> tuple[list[Ref], list[Sampled]]:
         """Return the plans and rollouts of all waves; `plan` and `first` are those of wave 0."""
@@ -61,7 +61,7 @@ class Asking:
 
 
 def _is_asked(wave: WaveConfig, calls: int) -> bool:
-    """Return whether a wave is asked after some calls; beyond its `times` only if asking for more is an error."""
+    """Return whether to call a wave again; beyond its `times` only if a further plan is an error."""
     return calls < wave.times or wave.then == "fail"
 
 

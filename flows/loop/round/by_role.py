@@ -1,6 +1,6 @@
 """Plans of waves, sampled and judged by a rollout and a score for every role and use.
 
-They are called as the wave is (`refill1`), of several uses by those too (`ask1-judge`), by the role if two have one.
+Their purpose is the wave's (`refill1`), with the use if there are several (`ask1-judge`), and the role if two share it.
 """
 
 from collections import Counter

@@ -45,7 +45,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class OfSuite:
-    """Runs the stages of an evaluation: with the seed of its suite, no result dependent on the round, under its name.
+    """Runs the stages of an evaluation under its name, with the seed of its suite, independent of the round.
 
     Purposes are `eval` or `eval-SUITE` and, of waves and measures, `eval-SUITE-rethink1`.
     """
@@ -86,5 +86,5 @@ class OfSuite:
         self.session.say(text)
 
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
-        """Let the checkpoints of other rounds than these lose their weights, and their train states."""
+        """Remove weights and train states of the checkpoints of all other rounds."""
         self.session.make_room(made, weights, states)

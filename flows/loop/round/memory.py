@@ -54,7 +54,7 @@ class Memory:
     """First round of the phase whose profile is in the difficulty; 0 for the first phase."""
 
     def after(self, learned: Round) -> "Memory":
-        """Return the memory with a round more that was learned from."""
+        """Return the memory with one more learned round."""
         return replace(self, earlier=(*self.earlier, learned))
 
     def kept(self, columns: Iterable[str]) -> list[Ref]:

@@ -1,4 +1,4 @@
-"""Beginning and outcome of a training, and what its rounds make on the way."""
+"""Inputs and outcome of a training, and the results of its rounds."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -65,7 +65,7 @@ class Beginning:
 
 @dataclass(frozen=True)
 class Gathered:
-    """Plans of a round, what is learned from, what is remembered after it, and the figures of its own rollouts."""
+    """Results of a round: its plans, the rows to learn from, the memory after it, the figures of its own rollouts."""
 
     plans: list[Ref]
     made: Sequence[Sampled]
@@ -104,7 +104,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class State:
-    """Inputs of a round: a policy, what is remembered of the rounds before, and the round's rollouts if made ahead."""
+    """Inputs of a round: a policy, the memory of earlier rounds, and the round's rollouts if made ahead."""
 
     policy: Ref
     memory: Memory

@@ -1,4 +1,4 @@
-"""The stages of one round, with the settings of the round: what follows what, as in the picture in the README."""
+"""The stages of one round in their order, with the settings of the round; the README has a picture."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -54,7 +54,7 @@ class Steps:
         return replace(self, recipe=recipe, start=start, first=first if place else 0)
 
     def prepared(self) -> "Steps":
-        """The steps with the hints that hold for all rounds."""
+        """Return the steps with the hints of all rounds."""
         hinted = None if self._hints_by_round else self.hints(self.first)
         return replace(self, hinted=hinted)
 
@@ -67,7 +67,7 @@ class Steps:
         return stage_config(self.recipe, stage, index, base, self.past)
 
     def declared(self, when: str, index: int, given: Mapping[str, list[Ref]]) -> None:
-        """Run the stages of installed packages that the recipe has and that run here, on what there is of each role."""
+        """Run the recipe's stages of installed packages that belong here, on the inputs that exist."""
         for name in self.recipe.stages:
             stage, settings = stage_spec(name), section(self.recipe, name)
             if stage.when == when:
@@ -97,7 +97,7 @@ class Steps:
     def profile(self, index: int, policy: Ref, memory: Memory) -> Memory:
         """Return the memory with the difficulty of the problems under a policy, if the recipe or phase has `profile`.
 
-        It is added to what the rounds before know, as their own measurements are: pass rates become those of this
+        It is added to the table as measurements of rounds are: pass rates become those of this
         policy, histories keep the earlier ones.
         """
         if self.recipe.profile is None:
@@ -125,9 +125,9 @@ class Steps:
         return self.session.stage("hint", settings, inputs, round=index).ref
 
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
-        """A round up to its update: problems chosen, tried by the policy and scored, then wave after wave.
+        """Run a round up to its update: choose problems, sample and score, then wave after wave.
 
-        Before the first round of a phase, or of what a guard that goes back leaves of it, its problems are profiled.
+        Problems are profiled before the first round of a phase, and again after a guard went back before it.
         """
         if memory.profiled < self.first:
             memory = self.profile(index, policy, memory)

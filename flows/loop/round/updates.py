@@ -29,7 +29,7 @@ class Updates:
     index: int
     past: Past
     memory: Memory
-    """As it was when the round was sampled."""
+    """The memory when the round was sampled."""
     whole: Tables
     """Plans, rollouts and scores of all uses."""
     columns: Columns

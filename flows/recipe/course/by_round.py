@@ -52,7 +52,7 @@ def hint_config(recipe: Recipe, index: int, past: Past = NOTHING) -> HintConfig:
 def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHING, origin: str = "") -> PlanningConfig:
     """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
     curate, max_age = curate_config(recipe, index, past), 0
-    if wave.reads_stored:  # what is planned now is learned from by the update after it
+    if wave.reads_stored:  # the update after this wave learns from its rows
         max_age = max(0, stage_config(recipe, "update", index, recipe.update, past).max_age - recipe.overlap)
     base = PlanningConfig(
         wave=wave,
@@ -91,7 +91,7 @@ def measure_config(
 
 
 def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
-    """Return the settings with which the batch of an update is made; UsageError for a column that nothing makes."""
+    """Return the settings of the batch of an update; UsageError for a column that no component makes."""
     tracked = tracked_by(recipe.keepers, (*update.shapes, *update.parts))
     return update.shaping.model_copy(update={"tracked": tracked})
 
@@ -99,7 +99,7 @@ def shaping_config(recipe: Recipe, update: UpdateConfig) -> ShapingConfig:
 def recipe_of_suite(recipe: Recipe, suite: Suite, past: Past = NOTHING) -> Recipe:
     """Return a recipe as an evaluation has it: the suite's sampling, judging, waves and measures, and plain settings.
 
-    Of overrides, and changes of guards, those of rollout, score and evaluate hold.
+    Only overrides and changes of guards for rollout, score and evaluate apply.
     """
     overrides = (*recipe.overrides, *past.overrides())
     changes: dict[str, object] = {

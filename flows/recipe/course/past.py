@@ -20,7 +20,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Past:
-    """The guards whose limits a run came to, each with the round in which it did, and the figures of its rounds."""
+    """The guards that a run breached, each with its round, and the figures of all rounds."""
 
     guards: tuple[tuple[Guard, int], ...] = ()
     rounds: tuple[Figures, ...] = ()
@@ -28,7 +28,7 @@ class Past:
     """Metrics of the starting policy's evaluations."""
 
     def after(self, tokens: int, metrics: Metrics, steps: int = 0) -> "Past":
-        """Return the past with a round more."""
+        """Return the past with one more round."""
         return replace(self, rounds=(*self.rounds, Figures(tokens, metrics, steps)))
 
     def evaluated(self, metrics: Metrics) -> "Past":
@@ -39,7 +39,7 @@ class Past:
         return replace(self, rounds=(*self.rounds[:-1], replace(newest, metrics={**newest.metrics, **metrics})))
 
     def outside(self, guard: Guard, index: int) -> "Past":
-        """Return the past with a guard whose limit a round came to."""
+        """Return the past with a guard that a round breached."""
         return replace(self, guards=(*self.guards, (guard, index)))
 
     def overrides(self) -> tuple[Override, ...]:
@@ -56,7 +56,7 @@ class Past:
         return next(values, self.begun.get(metric))
 
     def progress(self, index: int, overlap: int, first: int = 1) -> Progress:
-        """Return what a schedule sees in a round, with rounds, tokens and steps counted from a first round."""
+        """Return the progress that a schedule sees in a round; rounds, tokens and steps count from a first round."""
         known = self.known(index, overlap)
         recorded = [self.begun, *(each.metrics for each in known)]
         metrics = {

@@ -67,7 +67,7 @@ R = TypeVar("R", bound=Phased)
 
 
 class Phase(Config):
-    """A part of a training: its end, its problems and what it changes in the recipe's settings."""
+    """A part of a training: its end, its problems and its changes of the recipe's settings."""
 
     rounds: int | None = Field(default=None, ge=1, le=MAX_ROUNDS)
     """Rounds of the phase, at most; the last phase may leave it out and holds up to the recipe's `rounds`."""
@@ -118,7 +118,7 @@ class Phase(Config):
 
 
 def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a recipe's body whose `rounds`, if it has none, are those of its phases together."""
+    """Return a recipe's body; if it has no `rounds`, they are the sum of its phases' rounds."""
     phases = body.get("phase")
     if not phases or "rounds" in body or not isinstance(phases, list | tuple):
         return dict(body)
@@ -134,7 +134,7 @@ def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
 
     A recipe without phases is one that never ends.
 
-    It follows from the figures of the rounds before alone, so a repeated run comes to the same.
+    It depends only on the figures of earlier rounds, so a repeated run has the same phases.
     """
     place, first, tokens = 0, 1, 0
     if not recipe.phase:
@@ -155,7 +155,7 @@ def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
 
 
 def _begun(recipe: Phased, place: int, first: int, past: Past) -> Streak:
-    """Return no rounds in a row, with the value of the phase's metric that is known when it begins."""
+    """Return a count of no rounds yet, with the value of the phase's metric at its beginning."""
     until = recipe.phase[place].until
     return Streak(0, until and past.newest(until.metric, first, recipe.overlap))
 
@@ -191,9 +191,9 @@ def of_each_phase(recipe: R) -> list[R]:
 
 
 def settled(recipe: R) -> Iterator[R]:
-    """Yield recipes without phases, whose schedules are held, that have between them what a run can come to.
+    """Yield recipes without phases and with constant schedules that together cover all settings of a run.
 
-    A recipe that has neither is itself the only one.
+    A recipe with neither phases nor schedules is the only one.
     """
     for each in of_each_phase(recipe):
         for held in list(extremes(each.schedules, recipe.rounds)) or [{}]:

@@ -1,4 +1,4 @@
-"""Schedules of a recipe: a table in place of a number, whose number in a round is what the settings of a stage hold.
+"""Schedules of a recipe: a table in place of a number, from which each round's settings get their number.
 
 [update]
 lr = { schedule = "linear", start = 1e-4, end = 1e-6, rounds = 100 }
@@ -81,7 +81,7 @@ class Scheduled(Protocol):
 
 
 _APART = ("schedules", "phase", "guards", "overrides", "files")
-"""Keys of a recipe that are no sections."""
+"""Keys of a recipe that are not sections."""
 _OF_THE_LOOP = ("wave.times", "wave.from_round")
 """Settings of a wave that are read once."""
 
@@ -138,7 +138,7 @@ def address(recipe: Scheduled, path: str) -> tuple[str, str]:
 
 
 def refuse_unfit(recipe: Scheduled, origin: str) -> None:
-    """Raise UsageError for a schedule of what no round reads anew."""
+    """Raise UsageError for a schedule of a setting that rounds do not read again."""
     functions = (each.short for each in (*recipe.all_waves, *recipe.keepers))
     named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
     stages = ("curate", "rollout", "score", "difficulty", "update", *named, *functions, *recipe.stages)
@@ -161,9 +161,9 @@ def set_scheduled(body: dict[str, Any], stage: str, recipe: Scheduled, past: Pas
 
 
 def extremes(schedules: Mapping[str, ScheduleConfig], rounds: int) -> Iterator[dict[str, ScheduleConfig]]:
-    """Yield the schedules held at numbers that they come to together: in each round of one's least and greatest.
+    """Yield the schedules as constants: their numbers in each round in which one has its least or greatest.
 
-    Metrics, tokens and steps are taken as nothing, very small and very great. A user's function is not run.
+    Metrics, tokens and steps are assumed absent, very small and very large. A user's function is not run.
     """
     ours = {path: chosen for path, chosen in schedules.items() if not chosen.is_users}
     far = {name: (10.0**12,) for chosen in ours.values() for name in chosen.metrics}
@@ -187,7 +187,7 @@ def _seen(now: Progress, chosen: ScheduleConfig) -> Progress:
 
 
 def _sampled(rounds: int, most: int = 1000) -> list[int]:
-    """Rounds to look at: all, or evenly spaced ones of very many."""
+    """Return the rounds to check: all, or evenly spaced ones of a long training."""
     last = max(1, rounds)
     return sorted({1, last, *range(1, last, -(-last // most))})
 
@@ -211,7 +211,7 @@ def _first(path: str, table: Mapping[str, Any]) -> float | int | None:
     """Return a schedule's number in the first round, a whole one as such; None for one that is not ours, or wrong."""
     try:
         chosen = ScheduleConfig.model_validate(table)
-    except ValidationError:  # said where `schedules` is checked
+    except ValidationError:  # reported when `schedules` is checked
         return None
     if not chosen.is_ours:
         return None

@@ -39,7 +39,7 @@ def new_optimizer(settings: StepConfig, parameters: Iterable[Parameter], make: M
 def blank_state(optimizer: Optimizer) -> dict[Parameter, Entry]:
     """Return the state of the optimiser after a step by nothing, so that its keys and shapes are known.
 
-    Parameters, and what the optimiser keeps, are left as they are; gradients are let go.
+    Parameters, and what the optimiser keeps, are left as they are; gradients are dropped.
     """
     kept, rates = optimizer.state, [group["lr"] for group in optimizer.param_groups]
     given: list[Parameter] = [parameter for group in optimizer.param_groups for parameter in group["params"]]

@@ -76,7 +76,7 @@ def attend(
     gradus_structure: Visible | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
-    """Attend to what is visible, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
+    """Attend to visible tokens, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
 
     Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
     """

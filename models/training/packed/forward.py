@@ -74,7 +74,7 @@ def form_of(model: PreTrainedModel) -> Form:
         try:
             found, expected = hidden_states(model, pack, "packed"), hidden_states(model, pack, "padded")
         except (UnsupportedAttentionError, TorchDynamoException, TypeError, ValueError):
-            # The second is what is raised if a kernel cannot be compiled; memory that runs out is not caught.
+            # The second error is that of a kernel that cannot be compiled; out-of-memory errors are not caught.
             return "padded"
     agree = max(_AGREE, _AGREE_EPS * torch.finfo(found.dtype).eps)
     same = torch.allclose(found, expected, rtol=agree, atol=agree * float(expected.abs().max()))
@@ -113,7 +113,7 @@ _STRUCTURES: dict[str, Callable[[Pack, torch.device], tuple[str, Blocks | Visibl
     "cpu": _by_blocks,
     "cuda": _by_flex,
 }
-"""By kind of device the attention's name, what it attends by, and the tokens it needs; elsewhere rows are padded."""
+"""By kind of device the attention's name, its structure, and the tokens it needs; elsewhere rows are padded."""
 
 
 def attention_of(model: PreTrainedModel) -> str:

@@ -1,6 +1,6 @@
 """Packs: the sequences of one forward pass end to end, without padding, a prompt once for all its completions.
 
-Which rows share a pass is decided here from lengths alone; what a pass computes with is built from it. Completions
+Lengths alone decide which rows share a pass, and the inputs of the pass are built from these rows. Completions
 that begin alike share those tokens too (trees, beside this file).
 Shapes: N rows of an update, R rows and T tokens of a pack, M its completion tokens.
 """

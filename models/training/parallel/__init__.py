@@ -1,1 +1,1 @@
-"""One update on several processes: who computes which packs, and a model whose parameters are divided among them."""
+"""One update on several processes: packs, and the parameters of a model, divided among them."""

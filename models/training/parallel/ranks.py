@@ -1,4 +1,4 @@
-"""The processes that take the steps of an update together, and what they exchange beside gradients.
+"""The processes that take the steps of an update together, and their exchanges beside gradients.
 
     ranks = Ranks(rank=0, num_ranks=2)      # within torch.distributed's process group
     ranks.summed(values)                    # the sum over all ranks, on every rank
@@ -30,16 +30,16 @@ class Ranks:
 
     @property
     def writes(self) -> bool:
-        """Return whether this process reports and writes what is written once: one of them does."""
+        """Return whether this process is the one that reports and writes shared files."""
         return self.rank == 0
 
     def wait(self) -> None:
-        """Return once every rank has come here."""
+        """Wait until every rank has reached this call."""
         self.summed(torch.zeros(1))
 
     @contextmanager
     def in_turns(self) -> Generator[None]:
-        """Let the ranks of a host do what is inside one after the other, so that its memory is needed once a host."""
+        """Run the block on one rank of a host at a time, so that its memory is needed once a host."""
         for _ in range(self.local_rank):
             self.wait()
         yield

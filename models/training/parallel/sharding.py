@@ -67,7 +67,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 def clip_gradients(parameters: Iterable[Parameter], max_norm: float) -> float:
-    """Scale gradients down in place so that their norm is at most `max_norm`; return what it was, on every rank."""
+    """Scale gradients down in place so that their norm is at most `max_norm`; return the norm before, on every rank."""
     given = list(parameters)
     total = whole(torch.nn.utils.get_total_norm([each.grad for each in given if each.grad is not None]))
     torch.nn.utils.clip_grads_with_norm_(given, max_norm, total)

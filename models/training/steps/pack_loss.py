@@ -60,7 +60,7 @@ def pack_loss(
 
 
 def _measured(model: PreTrainedModel, objective: Objective, rows: Rows, pack: Pack, form: Form) -> Rows:
-    """The rows with what the policy says of their tokens, with gradient.
+    """Return the rows with the policy's quantities of their tokens, with gradient.
 
     Wherever a given log-prob is masked or was never recorded the policy's own stands: a gap must not stay in the
     tensors, since a masked NaN still makes the gradient NaN.

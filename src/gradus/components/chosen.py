@@ -5,8 +5,8 @@
     curate.filters = [{ name = "mine.py:short", max_words = 30 }]
 
 They are checked against the component's signature when they are read (gradus.components), and the defaults filled in,
-so that they are part of what is stored and of the identity. A user's file that cannot be read is left to the checks
-before a run (gradus.tasks.preflight): what is stored must stay readable after the file has gone.
+so that they are stored and part of the identity. A user's file that cannot be read is left to the checks before a run
+(gradus.tasks.preflight): stored settings must stay readable after the file has gone.
 """
 
 from collections.abc import Iterator, Mapping

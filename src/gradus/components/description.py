@@ -49,7 +49,7 @@ class Component(Declaration):
     incidental: frozenset[str] = frozenset()
     """Names of settings on which no result depends."""
     arguments: tuple[str, ...] = ()
-    """Names of what it is called with, beside its settings."""
+    """Names of its positional arguments."""
     module: str = ""
     """Dotted name of the module; empty for a file of a user's."""
     distribution: str = ""
@@ -150,7 +150,7 @@ def _refusal(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str
 
 
 def _yields(function: ast.FunctionDef) -> bool:
-    """Return whether a function is a generator; what is defined within it is left out."""
+    """Return whether a function is a generator; inner definitions do not count."""
     nodes: list[ast.AST] = [*function.body]
     while nodes:
         node = nodes.pop()

@@ -34,7 +34,7 @@ def digest_of(file: Path, function: str, root: Path) -> str:
 
 
 def _follow(file: Path, name: str, root: Path, found: dict[tuple[Path, str], str]) -> None:
-    """Add the source of a name of a module, and of all that it leads to; a name that is none of it is left out."""
+    """Add the source of a name of a module, and of all that it leads to; an unknown name is left out."""
     meaning = definitions(file).get(name)
     if meaning is None or (file, name) in found:
         return

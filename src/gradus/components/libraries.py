@@ -10,7 +10,7 @@ _FOREIGN = re.compile(
     r"\b(?:int|str|float|bool|dict|list|tuple|None|NoneType)\b|\b\w+(?:Error|Exception|Config|Model)\b|^'?[\w.]+'?$",
     re.IGNORECASE,
 )
-"""Words of libraries and of types, which say nothing to who gave a folder."""
+"""Words of libraries and of types, which do not help a user who named a folder."""
 
 
 def library_reason(error: BaseException) -> str:

@@ -29,7 +29,7 @@ class Mark(NamedTuple):
 
 
 class MarkError(ValueError):
-    """A mark that cannot be read; its text goes on after "it returned"."""
+    """A mark that cannot be read; its text follows "it returned"."""
 
 
 def marks_of(given: object, size: int, unit: str) -> tuple[Mark, ...]:

@@ -54,7 +54,7 @@ ROOT = Path(gradus.__file__).parent
 
 
 class UnknownComponentError(ValueError):
-    """There is no component of this kind and name."""
+    """No component has this kind and name."""
 
 
 def is_users(name: str) -> bool:

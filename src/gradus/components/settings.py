@@ -60,12 +60,12 @@ def credentials_in(value: object) -> bool:
 
 
 def empty(value: object) -> bool:
-    """Return whether an optional value is left out of what is written: nothing is in it, or nothing is set in it."""
+    """Return whether an optional value is empty or unset, and so not written."""
     return not (value.model_dump() if isinstance(value, Config) else value)
 
 
 def unset(value: object) -> bool:
-    """Return whether an optional setting is unset: it is then left out of what is written, and of identities."""
+    """Return whether an optional setting is unset; it is then not written, and not part of identities."""
     return value is None or value is False
 
 

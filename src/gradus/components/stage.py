@@ -74,7 +74,7 @@ class Short:
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """One stage: what it reads, what it makes, its settings, and where its function is."""
+    """One stage: its inputs, its table, its settings, and the place of its function."""
 
     name: str
     doc: str

@@ -21,14 +21,14 @@ KEYS = ("rollout_id", "plan_id", "group_id")
 def account_of(plan: pa.Table, kept: pa.Table, there: pa.Table) -> Account:
     """Count a plan against the rollouts that were on disk when its stage continued, and those at its end.
 
-    Raise StageError if one is lost: nothing may be learned from what is there.
+    Raise StageError if one is lost: the others must not be learned from.
     """
     asked = ints(plan.column("n"))
     before, after = np.minimum(_num_of(plan, kept), asked), np.minimum(_num_of(plan, there), asked)
     if (after < asked).any():
         first = _named(PLAN.column(plan, "plan_id"), plan.column("group_id"))[int(np.argmax(after < asked))]
         raise StageError(
-            f"{int((after < asked).sum())} of {len(asked)} prompts were lost as the run went on: "
+            f"{int((after < asked).sum())} of {len(asked)} prompts were lost when the run continued: "
             f"{int((asked - after).sum())} of {int(asked.sum())} rollouts are in no shard, the first of {first}",
             hint="delete the folder of that rollouts artifact and run the same command again",
         )

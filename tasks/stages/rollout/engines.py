@@ -77,7 +77,7 @@ def prompt_side(ctx: Room, ref: Ref, config: RolloutConfig) -> PromptSide | None
 
 
 def warm_policy(ctx: Room, ref: Ref, config: RolloutConfig) -> Policy:
-    """The policy of a checkpoint: as a warm worker left it, or loaded; others are let go first.
+    """Return the policy of a checkpoint, kept warm or loaded; other policies are released first.
 
     Raise StageError if its weights are not those of the files: nothing may be sampled from stale ones.
     """
@@ -119,7 +119,7 @@ def _vllm(ctx: Room, config: RolloutConfig) -> "VllmEngine":
 
 
 def release_accelerator(ctx: Room, config: RolloutConfig) -> None:
-    """After the last rollout: leave the accelerator to the update, a vLLM's share too where it is asked to sleep."""
+    """Free the accelerator for the update after the last rollout; vLLM's share only with `vllm.sleep`."""
     give_back()
     engine = ctx.warm.of(RunningVllm).engine
     if engine is not None and config.vllm.sleep:

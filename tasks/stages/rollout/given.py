@@ -1,4 +1,4 @@
-"""Texts that rows of a plan are given: tokenised behind their prompts, and left out row by row where they do not fit.
+"""Ready-made texts in rows of a plan: tokenised behind their prompts; a row whose text does not fit is left out.
 
 They become rollouts of the origin that the plan names, with an end token and without the log-probs of a sampler.
 """
@@ -69,7 +69,7 @@ class Given:
 
 
 def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, style: PromptStyle) -> Given:
-    """Return the texts that rows of a plan are given; BadInputError if they cannot become tokens, or have no prompt."""
+    """Return the ready-made texts of plan rows; BadInputError if one cannot become tokens, or has no prompt."""
     wanted, refused = np.flatnonzero(~nulls(PLAN.column(plan, "given"))), Refused()
     if not len(wanted):
         return Given(plan, {}, refused, side)
@@ -91,7 +91,7 @@ def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, sty
 
 
 def _with_problems(plan: pa.Table, problems: pa.Table) -> list[tuple[Row, Row]]:
-    """Rows of a plan, what it leaves out null, with their problems; BadInputError for a problem that is not there."""
+    """Return rows of a plan, missing columns null, with their problems; BadInputError for an unknown problem."""
     places = positions(plan.column("problem_id"), problems.column("problem_id"))
     if (places < 0).any():
         name = plan.column("problem_id")[int(np.argmax(places < 0))].as_py()

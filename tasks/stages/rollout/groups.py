@@ -1,6 +1,6 @@
 """A plan ready to be sampled: every row checked and every prompt made before the first token is sampled.
 
-What is kept of a plan is Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
+A plan is kept as Arrow and flat token ids, so that a million rollouts cost no more than their prompts; the
 requests of a shard become objects when that shard is made.
 """
 
@@ -40,7 +40,7 @@ class Asked(NamedTuple):
 
     @property
     def prompt(self) -> tuple[int, ...]:
-        """The prompt's token ids, without what the completion begins with."""
+        """The prompt's token ids, without the given beginning of the completion."""
         return self.start.prompt if self.start else self.request.prompt_tokens
 
     @property
@@ -182,7 +182,7 @@ class Planned:
 
 
 def _filled(plan: pa.Table) -> pa.Table:
-    """Return a plan, what it leaves out filled in; BadInputError names the first row that nothing can be sampled of."""
+    """Return a plan with missing columns filled in; BadInputError names the first row that cannot be sampled."""
     usual = SampleConfig()
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():

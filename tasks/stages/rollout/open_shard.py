@@ -1,7 +1,7 @@
 """Finished rollouts of the unfinished shard, kept every few seconds by engines that cannot sample the same again.
 
-An engine that promises the same bits needs none of this: its open shard is made again. For the others a crash loses
-what finished since the last time, and the next attempt asks only for the rest.
+An engine that repeats itself to the bit does not need this: its open shard is sampled again. With others a crash loses
+what finished since the last save, and the next attempt requests only the rest.
 """
 
 import time

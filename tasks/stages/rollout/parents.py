@@ -1,7 +1,7 @@
 """Stored rollouts that rows of a plan continue or take up again: looked up by id, checked before the first token.
 
 A continued rollout is whole: its parent's prompt; the kept tokens of its parent's completion with their log-probs;
-inserted ones, which nobody sampled, without; then its own. Spans say which are which.
+inserted ones, which were not sampled, without; then its own. Spans tell these apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ _OF_THE_ROW = ("rollout_id", "group_id", "sample", "round", *_OF_PLAN)
 
 @dataclass(frozen=True)
 class Start:
-    """The beginning of a completion before its first own token: k tokens with log-probs, null where nobody sampled."""
+    """The beginning of a completion before its first own token: k tokens with log-probs, null if not sampled."""
 
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
@@ -69,7 +69,7 @@ class Parents:
             self._refuse(plan.take(pa.array(chosen)), ids.take(pa.array(chosen)), verb, tokens=column == "parent")
 
     def start(self, row: Row, sampling: Mapping[str, float]) -> Start:
-        """Return what the rollouts of a plan row that has a parent begin with; BadInputError if its cut is not there.
+        """Return the beginning of the rollouts of a row with a parent; BadInputError if its cut is out of range.
 
         `sampling` are temperature, top_p and top_k of the row.
         """

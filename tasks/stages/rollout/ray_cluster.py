@@ -1,4 +1,4 @@
-"""The Ray that a stage's workers run on: one of our own on this machine, or a cluster that somebody else runs.
+"""Ray for the workers of a stage: one of our own on this machine, or an existing cluster.
 
 Ours listens on loopback alone, asks for a token, sends no usage report and keeps its files in a folder that goes with
 it. Its daemons are killed by the kernel when the thread that started them ends, its workers end when they miss their
@@ -100,7 +100,7 @@ def _init(ray: ModuleType, folder: Path, config: RayConfig) -> None:
 
 
 def _not_started(error: Exception) -> StageError:
-    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="mend that, or leave out ray.workers")
+    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="fix that, or leave out ray.workers")
 
 
 @contextmanager
@@ -132,6 +132,6 @@ def _imported() -> ModuleType:
 def _sweep() -> None:
     """Remove the folders of processes that were killed."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # somebody else's
+        with suppress(OSError):  # of another account
             if left_by_the_dead(folder):
                 shutil.rmtree(folder, ignore_errors=True)

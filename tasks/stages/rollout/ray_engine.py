@@ -3,8 +3,8 @@
     with ray_engine(ctx, ctx.one("policy"), config) as (engine, side):
         engine.each(make_shard, shards)                 # as many at once as there are workers
 
-Workers only sample; the stage alone writes. A worker that dies is replaced, and what it was asked is asked again: all
-of it where the engine repeats itself to the bit (what had arrived is then the same), the rest of it otherwise.
+Workers only sample; the stage alone writes. A worker that dies is replaced and its requests are repeated: all
+of them if the engine repeats itself to the bit (earlier answers are then the same), otherwise the missing ones.
 """
 
 import queue
@@ -37,7 +37,7 @@ from gradus.tasks.stages.rollout.ray_cluster import cluster
 Ts = TypeVarTuple("Ts")
 
 _POLL_S = 0.5
-_KEPT = "repeat the command: what is finished is kept"
+_KEPT = "run the same command again: finished shards are kept"
 
 
 @contextmanager
@@ -130,7 +130,7 @@ class RayEngine:
                 raise
 
     def generate(self, requests: Sequence[Request], on_tokens: OnTokens | None = None) -> Iterator[Finished]:
-        """Every request once, by an idle worker, whatever becomes of it; EngineError if it dies too often."""
+        """Sample every request once on an idle worker, replaced if it dies; EngineError after too many deaths."""
         worker = self._idle.get_nowait()
         answered: set[int] = set()
         try:
@@ -182,7 +182,7 @@ class RayEngine:
             yield from chunk.finished
 
     def _replace(self, worker: _Worker, death: _DeathError) -> None:
-        """Another actor in the place of a dead one, open; EngineError if too many died there."""
+        """Return an opened actor in place of a dead one; EngineError after too many deaths."""
         while True:
             self._ray.kill(worker.actor)  # an unreachable actor may still be running
             worker.deaths += 1

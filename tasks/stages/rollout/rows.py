@@ -29,7 +29,7 @@ def rollouts_table(
     round_: int,
     origin: str | None = None,
 ) -> pa.Table:
-    """Return finished requests as a table; what a failed one lacks, or an engine of text alone, is null.
+    """Return finished requests as a table; a failed one, or an engine of text alone, leaves columns null.
 
     `tokenizer` is None if the engine returns text alone. `origin` is null for rows of the policy that is trained.
     """
@@ -93,6 +93,6 @@ def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenize
 
 
 def replaced(text: str) -> str:
-    """Return a remark on what is replaced in a completion that a server sent as text; empty if it is stored as sent."""
+    """Return a remark on replaced characters in a completion from a server of text; empty if there are none."""
     count = num_halves(text)
     return f"{count} halves of characters (not valid Unicode) were replaced by U+FFFD" if count else ""

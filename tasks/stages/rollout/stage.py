@@ -49,7 +49,7 @@ Each = Callable[[Callable[[int, Shard], None], Iterable[tuple[int, Shard]]], Non
 
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
-    """Roll out every row of the plan; reports what was generated in this attempt and what there is in all."""
+    """Roll out every row of the plan; report the counts of this attempt and of the whole artifact."""
     check_key_variable(config.server.api_key_variable, "server.api_key_variable")
     if config.ray.workers:
         from gradus.tasks.stages.rollout.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
@@ -124,7 +124,7 @@ class _Work:
     config: RolloutConfig
     engine: Engine
     table: Callable[[Sequence[tuple[Asked, Finished]]], pa.Table]
-    """Makes rows of what was asked for and finished."""
+    """Makes rows of finished requests."""
     planned: Planned
     given: Given
     rows_done: int = 0
@@ -157,7 +157,7 @@ class _Work:
         self.kept.append(_names(self.ctx, index))
 
     def write(self, index: int, asked: Sequence[Asked]) -> None:
-        """Make one shard, from what an earlier attempt kept of it and what is missing, in the order of the plan."""
+        """Make one shard of the rows that an earlier attempt kept and the missing ones, in the order of the plan."""
         ids = [each.request.rollout_id for each in asked]
         folder = None if self.engine.reproducible else self.ctx.out.scratch
         opened = OpenShard(folder, index, self.config.flush_s)
@@ -220,7 +220,7 @@ class _Work:
             raise StageError(
                 f"{self.num_failed} of {self.planned.num_rows} requests failed, more than max_failed_frac = "
                 f"{self.config.max_failed_frac:g} (first: {requests[first].rollout_id}: {failed[first].error})",
-                hint="repeat the command: only what is missing is asked for",
+                hint="run the same command again: only missing rollouts are sampled",
             )
         yield from failed.items()
 

@@ -1,4 +1,4 @@
-"""The stage `score`: rollouts (ours or anybody's) in, one judged row for each out.
+"""The stage `score`: rollouts, of Gradus or another system, in; one judged row for each out.
 
     roles: rollouts (problem_id and completion at least), problems (optional: the gold answers)
 
@@ -77,7 +77,7 @@ class JudgePools:
 
 @dataclass
 class _Work:
-    """The rollouts of a stage, its rewards ready to judge, and what is kept from shard to shard."""
+    """The rollouts of a stage, its rewards ready to judge, and the state kept from shard to shard."""
 
     ctx: StageContext
     config: ScoreConfig
@@ -124,7 +124,7 @@ class _Work:
 
     @cached_property
     def tokens(self) -> pa.Table:
-        """Completions with their tokens, which only rewards that mark parts of them come to."""
+        """Completions with their tokens, needed only by rewards that mark parts of them."""
         return self.ctx.table("rollouts", ["completion", "completion_tokens"])
 
     def judged(self, places: Ints) -> pa.Table:
@@ -303,7 +303,7 @@ def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows
     return StageError(
         f"the reward {spec.name} did not answer within {pool.item_timeout_s:g} s on {len(rows)} rows, {how} "
         f"(the last: {which})",
-        hint="mend the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
+        hint="fix the reward, or raise item_timeout_s or max_error_frac, and repeat the command",
     )
 
 

@@ -1,4 +1,4 @@
-"""A user's rewards tried before anything is sampled: what they return is known only by calling them.
+"""Try a user's rewards before anything is sampled: only a call shows their results.
 
 try_rewards(store, config.rewards, problems, logs)     # BadInputError: the function returned str, not a number
 """
@@ -27,7 +27,7 @@ _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, logs: Path) -> None:
     """Call each user's reward with two rows, whose completions are a worked solution and a gold answer.
 
-    BadInputError if it judges neither, unless it says so itself by None, or is slow.
+    BadInputError if it judges neither, unless it returns None or is slow.
     """
     found = [reward for reward in rewards if not reward.is_ours]
     rows = trial_rows(store.read(problems).slice(0, 2).to_pylist()) if found else []

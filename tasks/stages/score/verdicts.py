@@ -37,9 +37,9 @@ def decider(config: ScoreConfig, specs: Sequence[RewardSpec]) -> int | None:
 
 
 def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac: float = 0.0) -> None:
-    """Raise UsageError if these rewards can never say what is correct and `purpose` does not accept that.
+    """Raise UsageError if these rewards never have verdicts on correctness and `purpose` needs them.
 
-    A user's function alone may return verdicts; what it returned is known after the first scoring, at the gate.
+    A user's function may return verdicts; the gate checks that after the first scoring.
     """
     specs = [resolve(reward.name, reward.settings) for reward in config.rewards]
     decides = decider(config, specs) is not None or config.correct_at is not None

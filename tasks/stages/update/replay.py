@@ -1,4 +1,4 @@
-"""The train state of a checkpoint that is not kept, computed again: the updates since the last kept one, repeated.
+"""Compute a train state that was not kept by repeating the updates since the last one that was.
 
 Rollouts, scores and settings are in the lake, so the same updates make the same bits, which is checked: the policy that
 they end in must be the checkpoint's to the last one. That holds on a CPU, and on a GPU with update.deterministic.
@@ -94,7 +94,7 @@ def _counted(beat: Beat, number: int, num_updates: int) -> Beat:
 
 def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> ShardWriter:
     """Run an update again on the state that the worker keeps of the last one; return its files in a folder."""
-    # An update begins by restoring what it continues from.
+    # An update begins by restoring the state from which it continues.
     from gradus.tasks.stages.update.stage import updated  # noqa: PLC0415
 
     manifest, out = store.manifest(ref), ShardWriter(folder, ref)
@@ -112,7 +112,7 @@ def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> S
 
 
 def _put_back(store: Store, made: ShardWriter) -> None:
-    """Hold what was computed against the manifest of a checkpoint; move what was pruned of it to its place."""
+    """Compare the computed files with a checkpoint's manifest; move the pruned ones to their place."""
     ref, sums = made.ref, {entry.name: entry.sha256 for entry in made.entries}
     folder, pruned = store.path(ref), store.pruned(ref)
     policy = [entry for entry in store.manifest(ref).files if entry.name.endswith(".safetensors")]

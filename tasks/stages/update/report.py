@@ -1,4 +1,4 @@
-"""Report of an update on its rows and steps, and the table of what it did with each row."""
+"""Report of an update on its rows and steps, and the table of its result for each row."""
 
 import io
 from typing import Any

@@ -73,7 +73,7 @@ _KNOWN_REASONS = [CONTINUED, REPLACED, UNJOINED, UNJUDGED]
 
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
-    """Return what the steps of an update read of its rows."""
+    """Return the columns of its rows that the steps of an update read."""
     trained, compared = trained_tokens(table), compared_tokens(table)
     temperature = np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)
     return learning_rows(
@@ -179,7 +179,7 @@ def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict
 
 
 def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, scores: pa.Table) -> pa.Table:
-    """Rollouts with their verdicts and what the batch says of them, which is made in passing where none is given."""
+    """Return rollouts with verdicts and the columns of their batch, which is made here if it is not an input."""
     batch = ctx.table("batch") if ctx.inputs.get("batch") else batch_of(ctx, config.shaping)[0]
     at = positions(rollouts.column("rollout_id"), batch.column("rollout_id"))
     if (at < 0).any():
@@ -195,7 +195,7 @@ def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, sco
 
 
 def _left_out(table: pa.Table) -> dict[str, int]:
-    """Counts of what the batch leaves out: groups that a hinted one replaced, rows without a reward, and others."""
+    """Counts of rows left out of the batch: groups that a hinted one replaced, rows without a reward, and others."""
     why = table.column(REASON)
     replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
     counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}
@@ -207,7 +207,7 @@ def _left_out(table: pa.Table) -> dict[str, int]:
 
 
 def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
-    """Age of every row's policy; GateError if it is too old or none of this policy's making."""
+    """Age of every row's policy; GateError if it is too old or not an ancestor of this policy."""
     sampled_by: list[str | None] = table.column("policy").to_pylist()
     own = is_own(table)
     odd = [i for i, digest in enumerate(sampled_by) if own[i] and digest not in known]
@@ -307,7 +307,7 @@ def _without_sampler(config: UpdateConfig) -> str:
     """Return the remedy for rows without a sampler's log-probs."""
     others = (each for each in config.objective if not each.loss.component.needs_sampler)
     origins = ", ".join(str(each.rows["origin"]) for each in others if "origin" in each.rows)
-    known = f"give rows that somebody else wrote the origin {origins}" if origins else "set a loss for their origin"
+    known = f"set the origin of rows from elsewhere to {origins}" if origins else "set a loss for their origin"
     return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 
 

@@ -1,7 +1,7 @@
 """Stage `update`: scored rollouts and the policy that made them become the next policy.
 
-Which rows count is decided in gradus.tasks.stages.update.rows; the mathematics is gradus.models.training.update. What
-is here: gates, the train state from disk or from this worker's memory (the same bits), the checkpoint, the report.
+gradus.tasks.stages.update.rows selects the rows, gradus.models.training.update has the mathematics. This module has
+gates, the train state from disk or from this worker's memory (the same bits), the checkpoint, the report.
 """
 
 import time
@@ -96,7 +96,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
 def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
     """The policy with its optimiser: as this worker left it, or from disk."""
     ref = ctx.one("policy")
-    # Let go first: the steps change weights in place, and no later stage may take those for the old policy's.
+    # Released first: the steps change weights in place, and no later stage may take those for the old policy's.
     ctx.warm.of(LoadedPolicies).clear()
     found = ctx.warm.of(KeptTraining).take(ref)
     if found is not None and found.fits(config):
@@ -106,7 +106,7 @@ def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
 
 
 def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ranks) -> None:
-    """Keep what the next update continues from: at once, while other stages compute, or not on disk at all."""
+    """Save the state from which the next update continues: at once, while other stages compute, or not at all."""
     same, when = makes_the_same_bits(config, start.train_state.model.device), ctx.facts.get("save", "now")
     if when == "never" and same:
         return

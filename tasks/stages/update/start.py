@@ -32,7 +32,7 @@ class Start:
     """Functions that bring its models back to their device, while they lie in the host's memory."""
 
     def to_host(self) -> None:
-        """Move everything to the host's memory; what is there already stays."""
+        """Move everything that is elsewhere to the host's memory."""
         if self.away:
             return
         state, critic = self.train_state, self.critic
@@ -99,7 +99,7 @@ class KeptTraining:
         self.saving = self.writer.submit(save)
 
     def finish_saving(self) -> None:
-        """Wait for what is being written; StageError if that failed."""
+        """Wait until the train state is written; StageError if that failed."""
         saving, self.saving = self.saving, None
         try:
             if saving is not None:
@@ -109,7 +109,7 @@ class KeptTraining:
             raise StageError(f"the last update's train state was not kept: {words.message}", hint=words.hint) from None
 
     def take(self, ref: Ref) -> Start | None:
-        """Return what the last update left if it ended in this checkpoint, and keep it no more.
+        """Hand over the state of the last update if it ended in this checkpoint.
 
         The steps change weights in place: should they be refused half-way, nothing may take those for the old ones.
         """
@@ -130,7 +130,7 @@ def keep_warm(ctx: StageContext, start: Start, config: UpdateConfig, ranks: Rank
         return  # sampled from whole and merged into its base, where the settings want it: as it is loaded from disk
     saved = saved_in(ctx.store, ctx.one("policy"), config)
     if saved not in ("float32", dtype):
-        return  # what is on disk is rounded otherwise than the weights in memory
+        return  # the weights on disk are rounded otherwise than those in memory
     loaded = ctx.warm.of(LoadedPolicies)
     for name in (dtype, "auto") if dtype == saved else (dtype,):
         loaded.by_key[PolicyKey(digest, name, device)] = start.policy

@@ -38,7 +38,7 @@ _WORK = "policy"
 
 
 def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
-    """A checkpoint's policy with a fresh optimiser; BadInputError if no update can be made of it."""
+    """Return a checkpoint's policy with a fresh optimiser; BadInputError if it cannot be trained."""
     if config.lora is None:
         policy, weights = _whole_policy(store, ref, config, ranks)
     else:
@@ -112,7 +112,7 @@ def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, ou
     """Write the policy, and its average below EMA; a rank that does not write sends its part to the one that does."""
     scratch = None if out is None else _empty(out.scratch / _WORK)
     lora = has_lora(policy.model)
-    # In its own number format the model has what the masters are rounded to.
+    # In its own number format the model has the rounded masters.
     rounded = getattr(torch, dtype) == policy.model.dtype and not lora
     parts: dict[str, Mapping[str, Tensor] | None] = {"": None if rounded else train_state.masters}
     if train_state.average:

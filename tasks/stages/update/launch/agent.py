@@ -3,7 +3,7 @@
     python -m gradus.tasks.stages.update.launch.agent JOB PARENT_PID host|guest
 
 On one host the processes meet in a file, so that nothing listens on the network; several hosts meet at the address
-`rendezvous` of the settings, which the first one, `host`, opens. What became of ranks that failed goes to the mail.
+`rendezvous` of the settings, which the first one, `host`, opens. Failures of ranks are reported by mail.
 """
 
 import os

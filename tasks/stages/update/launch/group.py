@@ -1,4 +1,4 @@
-"""The process group of an update's ranks: who is in it, what all do next, and that they agree on what that is."""
+"""The process group of an update's ranks: joining it, the next job, and a check that all ranks agree on it."""
 
 import hashlib
 import json

@@ -33,7 +33,7 @@ def invited(job: Path, launch: LaunchConfig, logs: Path | None) -> Generator[Non
 
 
 def withdraw(run_folder: Path) -> None:
-    """Invite nobody any more; the worker that did may have been killed."""
+    """Withdraw the invitation; the worker that made it may have been killed."""
     (run_folder / _FILE).unlink(missing_ok=True)
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 
 class Note(TypedDict):
-    """One message; what it holds beside its kind depends on that."""
+    """One message; its other fields depend on its kind."""
 
     kind: Literal["here", "beat", "done", "error", "memory", "ended"]
     time_s: NotRequired[float]

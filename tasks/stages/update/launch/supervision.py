@@ -1,4 +1,4 @@
-"""The stage's side of an update on several processes: jobs for the ranks, and what becomes of them.
+"""The stage's side of an update on several processes: jobs for the ranks, and their results.
 
     result = launched(ctx, config)
 
@@ -35,7 +35,7 @@ class KeptRanks:
     digest: str = ""
 
     def take(self, config: UpdateConfig) -> RankGroup | None:
-        """Return the ranks if they can do an update with these settings, and keep them no more; end them otherwise."""
+        """Hand over the ranks if they can run an update with these settings; end them otherwise."""
         group, self.group = self.group, None
         if group is None or group.serves(config):
             return group
