@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -55,7 +55,7 @@ class Job:
 
     def to_json(self) -> Mapping[str, Any]:
         """The job as plain JSON values."""
-        return asdict(self)
+        return {**vars(self)}
 
 
 def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
