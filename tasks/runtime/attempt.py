@@ -149,7 +149,7 @@ def read_report(store: Store, ref: Ref) -> Report:
 
 def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     fault_point(f"{task.stage}:before_manifest")
-    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode(), receipt=False)
     out.commit(
         identity=task.identity,
         config=task.recorded,
