@@ -4,6 +4,8 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable
+from itertools import islice
+from json.encoder import encode_basestring_ascii as _quoted
 from pathlib import Path
 
 import numpy as np
@@ -42,9 +44,28 @@ def values_digest(tables: Iterable[pa.Table]) -> str:
     """Return 32 hex digits that are the same for the same values in the same order, however files divide the rows."""
     digest = hashlib.sha256()
     for table in tables:
+        row = f"{{{', '.join(_quoted(name).replace('%', '%%') + ': %s' for name in table.column_names)}}}\n"
         for batch in table.to_batches(max_chunksize=_BATCH_ROWS):
-            digest.update("".join(json.dumps(row) + "\n" for row in batch.to_pylist()).encode())
+            cells = [_texts(column) for column in batch.columns]
+            rows = zip(*cells, strict=True) if cells else [()] * batch.num_rows
+            digest.update("".join(map(row.__mod__, rows)).encode())
     return digest.hexdigest()[:32]
+
+
+def _texts(column: pa.Array) -> list[str]:
+    """Return each value as `json.dumps` writes it; a column at a time is twice as fast as a row at a time."""
+    if column.null_count == len(column):
+        return ["null"] * len(column)
+    if pa.types.is_list(column.type):
+        inner = iter(_texts(column.flatten()))
+        lengths = column.value_lengths().to_pylist()
+        return ["null" if num is None else f"[{', '.join(islice(inner, num))}]" for num in lengths]
+    values = column.to_pylist()
+    if pa.types.is_string(column.type):
+        return ["null" if value is None else _quoted(value) for value in values]
+    if pa.types.is_primitive(column.type):  # no text of a number holds the separator
+        return json.dumps(values)[1:-1].split(", ")
+    return [json.dumps(value) for value in values]
 
 
 def content_digest(table: pa.Table) -> str:

@@ -361,5 +361,6 @@ def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:
 
 def read_shard(path: Path, schema: TableSchema, columns: Sequence[str] | None) -> pa.Table:
     """Return the rows of a Parquet file in the columns of a table; None reads all that the file has."""
-    there = None if columns is None else [name for name in pq.read_schema(path).names if name in columns]
-    return cast_to_schema(pq.read_table(path, columns=there, memory_map=True), schema)
+    with pq.ParquetFile(path, memory_map=True) as file:
+        there = None if columns is None else [name for name in file.schema_arrow.names if name in columns]
+        return cast_to_schema(file.read(there), schema)

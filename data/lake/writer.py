@@ -73,11 +73,14 @@ class ShardWriter:
             yield temporary
         self._receive(name)
 
-    def write_file(self, name: str, content: bytes) -> FileEntry:
-        """Write one file atomically; the name may have a folder before it."""
-        with self.writing(name) as temporary:
+    def write_file(self, name: str, content: bytes, *, receipt: bool = True) -> FileEntry:
+        """Write one file atomically; the name may have a folder before it.
+
+        Without a receipt the next attempt writes it again: right for what is written just before the manifest.
+        """
+        with whole_file(self.folder, name) as temporary:
             temporary.write_bytes(content)
-        return self._entries[name]
+        return self._receive(name, receipt=receipt)
 
     def copy_file(self, name: str, source: Path) -> FileEntry:
         """Copy one file atomically; weights never pass through memory as a whole."""
@@ -162,9 +165,10 @@ class ShardWriter:
             if bool((found[1:] == found[:-1]).any()):
                 row_keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
 
-    def _receive(self, name: str, rows: int | None = None) -> FileEntry:
+    def _receive(self, name: str, rows: int | None = None, *, receipt: bool = True) -> FileEntry:
         entry = entry_of(self.folder, name, rows)
-        _write_receipt(self.folder, entry)
+        if receipt:
+            _write_receipt(self.folder, entry)
         self._entries[name] = entry
         return entry
 

@@ -54,10 +54,8 @@ def hide(text: str) -> str:
     """The text with every secret replaced by `***`."""
     text = _USERINFO.sub(MASK, text)
     text = _SCHEME.sub(rf"\1 {MASK}", QUERY_KEY.sub(rf"\1{MASK}", text))
-    secrets = sorted(_secrets(), key=len, reverse=True)
-    if not secrets:
-        return text
-    return re.sub("|".join(_pattern(secret) for secret in secrets), MASK, text)
+    pattern = _pattern_of(tuple(os.environ.items()))
+    return pattern.sub(MASK, text) if pattern else text
 
 
 def refuse_credentials(words: Sequence[str]) -> None:
@@ -117,6 +115,13 @@ class _Clean:
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._stream, name)
+
+
+@functools.lru_cache(maxsize=1)
+def _pattern_of(environment: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:  # noqa: ARG001 - what it depends on
+    """Return what finds the secrets of the environment, made anew when that changes; None without a secret."""
+    secrets = sorted(_secrets(), key=len, reverse=True)
+    return re.compile("|".join(_pattern(secret) for secret in secrets)) if secrets else None
 
 
 def _pattern(secret: str) -> str:

@@ -10,6 +10,7 @@ by its content (gradus.tasks.identity.pins), an installed component by the versi
 import importlib.metadata
 import re
 from collections.abc import Iterable, Iterator
+from functools import cache
 from importlib.metadata import PackageNotFoundError
 
 from gradus.components.chosen import chosen_in
@@ -66,13 +67,18 @@ def library_versions(distributions: Iterable[str]) -> dict[str, str]:
         if name in found:
             continue
         try:
-            found[name] = importlib.metadata.version(name)
+            found[name], required = installed(name)
         except PackageNotFoundError:
             continue
-        queue += [
-            _normal(required) for required in importlib.metadata.requires(name) or () if "extra ==" not in required
-        ]
+        queue += required
     return dict(sorted(found.items()))
+
+
+@cache
+def installed(name: str) -> tuple[str, tuple[str, ...]]:
+    """Return the version of a distribution, and what it requires; read once, as its modules are imported once."""
+    required = importlib.metadata.requires(name) or ()
+    return importlib.metadata.version(name), tuple(_normal(each) for each in required if "extra ==" not in each)
 
 
 def distributions_of(packages: Iterable[str]) -> list[str]:

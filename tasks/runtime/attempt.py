@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -55,7 +55,7 @@ class Job:
 
     def to_json(self) -> Mapping[str, Any]:
         """The job as plain JSON values."""
-        return asdict(self)
+        return {**vars(self)}
 
 
 def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
@@ -149,7 +149,7 @@ def read_report(store: Store, ref: Ref) -> Report:
 
 def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
     fault_point(f"{task.stage}:before_manifest")
-    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode())
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode(), receipt=False)
     out.commit(
         identity=task.identity,
         config=task.recorded,

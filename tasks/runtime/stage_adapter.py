@@ -14,15 +14,16 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import UUID
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas.objects import State
+from prefect.client.schemas.objects import State, StateType
 from prefect.futures import PrefectFuture
+from prefect.results import ResultRecord  # pyright: ignore[reportPrivateImportUsage] - what its stores make
 from prefect.runtime import task_run
-from prefect.states import Completed, Failed
+from prefect.states import Failed
 
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
@@ -51,10 +52,17 @@ from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
 
+class _Known(State[Any]):
+    """A state whose result is at hand: Prefect's own has an event loop in another thread look for it."""
+
+    def result(self, *_: object, **__: object) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return self.data.result if isinstance(self.data, ResultRecord) else self.data
+
+
 class _Upstream(PrefectFuture[bool]):
     """A task run that has completed, by its id alone: Prefect walks through a state, and the outcome in it."""
 
-    _STATE: ClassVar = Completed(data=True)  # Prefect asks for some data
+    _STATE: ClassVar = _Known(type=StateType.COMPLETED, data=True)  # Prefect asks for some data
 
     def __init__(self, task_run: UUID) -> None:
         self._id = task_run
@@ -195,7 +203,7 @@ def _stage_task(request: _Request) -> State[Outcome]:
     session = request.session
     log_outcome(outcome, session.store.path(outcome.ref))
     publish_round(session.journal.run, session.store, outcome, session.outcomes)
-    return Completed(name="Reused" if outcome.reused else "Completed", data=outcome)
+    return _Known(type=StateType.COMPLETED, name="Reused" if outcome.reused else "Completed", data=outcome)
 
 
 @cache

@@ -26,13 +26,17 @@ C = TypeVar("C", bound=Config)
 
 def stage_config(recipe: Recipe, stage: str, round_index: int, base: C, past: Past = NOTHING, origin: str = "") -> C:
     """Return the settings of a stage in a round: the recipe's with its overrides, and with those of recorded guards."""
+    overrides = [
+        each for each in (*recipe.overrides, *past.overrides()) if each.stage == stage and each.holds_in(round_index)
+    ]
+    if not recipe.schedules and not overrides:
+        return base
     body = base.model_dump(mode="json")
     if recipe.schedules:
         set_scheduled(body, stage, recipe, past, round_index)
-    for override in (*recipe.overrides, *past.overrides()):
-        if override.stage == stage and override.holds_in(round_index):
-            for key, value in override.changes.items():
-                set_dotted(body, key, value)
+    for override in overrides:
+        for key, value in override.changes.items():
+            set_dotted(body, key, value)
     return valid(type(base), body, origin or f"the settings of {stage}")
 
 

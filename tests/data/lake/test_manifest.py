@@ -74,3 +74,11 @@ def test_what_a_stage_depends_on_are_rows_not_reports(store: Store) -> None:
     writer.write_table(pa.table({"rollout_id": ["a"], "problem_id": ["p"], "reward": [1.0]}))
     writer.commit()
     assert store.content_key(REF) == store.content_key(other)
+
+
+def test_a_manifest_in_another_layout_is_read_by_its_values(store: Store) -> None:
+    path = store.path(REF) / "_manifest.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()), indent=3))
+    assert readable(store)
+    path.write_text(path.read_text().replace('"weight": 1.0', '"weight": 2.0'))
+    assert not readable(store)

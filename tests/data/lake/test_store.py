@@ -63,6 +63,17 @@ def test_a_second_attempt_keeps_finished_shards_and_sweeps_temporary_files(tmp_p
     assert not stale.exists()
 
 
+def test_a_file_without_a_receipt_is_written_again_and_is_in_the_manifest(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.writer(REF).write_file("_report.json", b"{}", receipt=False)
+    writer = store.writer(REF)
+    assert [entry.name for entry in writer.entries] == []
+    writer.write_file("_report.json", b'{"metrics": {}}', receipt=False)
+    writer.commit()
+    assert store.read_file(REF, "_report.json") == b'{"metrics": {}}'
+    assert [entry.name for entry in store.verify(REF).files] == ["_report.json"]
+
+
 def test_a_damaged_shard_of_an_unfinished_artifact_is_written_again(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.writer(REF).write_table(scores(["a"]), 0)
@@ -207,14 +218,14 @@ def test_no_other_columns_are_decoded_than_those_asked_for(tmp_path: Path, monke
     ref = store.put("scores", pa.table({"rollout_id": ["r"], "problem_id": ["p"], "reward": [0.5], **odd}))
     assert store.columns(ref)[-4:] == list(odd)
     decoded: list[list[str]] = []
-    read_table = pq.read_table
+    read = pq.ParquetFile.read
 
     def spy(*args: Any, **options: Any) -> pa.Table:
-        table = read_table(*args, **options)
+        table = read(*args, **options)
         decoded.append(table.column_names)
         return table
 
-    monkeypatch.setattr(pq, "read_table", spy)
+    monkeypatch.setattr(pq.ParquetFile, "read", spy)
     wanted = [".c", "a.b", "reward", "verifier", "nowhere"]
     rows = store.read(ref, wanted)
     assert rows.to_pydict() == {".c": [3], "a.b": [2], "reward": [0.5], "verifier": [None]}
