@@ -21,7 +21,7 @@ from gradus.tasks.runs.records import (
     Summary,
     Which,
 )
-from gradus.tasks.tracking.metric_table import find
+from gradus.tasks.tracking.metric_table import Mark, find
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
 from gradus.tasks.tracking.notes import headline, numbers_only
 from gradus.tasks.tracking.report import table_md, write_report
@@ -76,7 +76,7 @@ def _put(name: str, point: Point, state: State) -> None:
     """Queue a point. Zeros of quiet metrics are held back until the first non-zero value."""
     spelled, value, time_ms, step = point
     metric = find(name)
-    if metric is not None and metric.quiet and spelled not in state.loud:
+    if metric is not None and Mark.QUIET in metric.marks and spelled not in state.loud:
         waiting = state.zeros.setdefault(spelled, [])
         if value == 0:
             waiting.append((time_ms, step))
@@ -89,7 +89,7 @@ def _put(name: str, point: Point, state: State) -> None:
 def compares(name: str) -> bool:
     """Return whether a metric compares an evaluation with that of the starting policy."""
     metric = find(name)
-    return metric is not None and metric.compares
+    return metric is not None and Mark.COMPARES in metric.marks
 
 
 def evaluates_at_its_ends(recipe: object) -> bool:
