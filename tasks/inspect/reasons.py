@@ -12,7 +12,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.formats import short
 from gradus.tasks.identity.differences import Identity, changed_inputs, differences, num_differences
 from gradus.tasks.runs.history import Attempt, Story, read_story
-from gradus.tasks.runs.precedents import Key, Precedent, Precedents
+from gradus.tasks.runs.precedents import Key, Precedent, of_call
 from gradus.tasks.runs.records import Label
 
 NEVER = "nothing like it was computed before"
@@ -84,7 +84,7 @@ def _made_anew(store: Store, output: str, inputs: Mapping[str, Sequence[str]]) -
     return [role for role, refs in inputs.items() if list(refs) != before.get(role)]
 
 
-def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
+def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
     """Return what became of the chosen calls of a run, and why: a row an attempt, in the order they began."""
     rows: list[Explained] = []
     story = read_story(folder)
@@ -92,7 +92,7 @@ def explain(store: Store, known: Precedents, folder: Path, chosen: Callable[[Key
         key = (attempt["stage"], attempt["round"], attempt["purpose"])
         if not chosen(key):
             continue
-        before = [each for each in known.of_call(key) if each.started < attempt["started"]]
+        before = [each for each in of_call(known, key) if each.started < attempt["started"]]
         rows.append(
             {
                 "stage": attempt["stage"],

@@ -17,7 +17,8 @@ from gradus.data.lake.index import Index, Listed
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.runs.history import Attempt, Brief, Story, brief_of, finished_outputs, missing, of_run, read_story
+from gradus.tasks.runs.history import Attempt, Story, brief_of, finished_outputs, missing, of_run, read_story
+from gradus.tasks.runs.records import Brief
 
 _TEXT = pa.string()
 USED = pa.schema(
