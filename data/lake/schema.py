@@ -321,18 +321,11 @@ def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:
     for name in schema.required:
         if name not in table.column_names:
             raise KeyError(name)
-    arrays, fields = [], []
-    for field in schema.arrow:
-        if field.name in table.column_names:
-            arrays.append(table.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(table.num_rows, field.type))
-        fields.append(field)
-    known = {f.name for f in fields}
-    for name in table.column_names:
-        if name not in known:
-            arrays.append(table.column(name))
-            fields.append(table.schema.field(name))
+    fields = [*schema.arrow, *(field for field in table.schema if field.name not in schema.arrow.names)]
+    arrays = [
+        table.column(each.name).cast(each.type) if each.name in table.column_names else pa.nulls(len(table), each.type)
+        for each in fields
+    ]
     return pa.table(arrays, schema=pa.schema(fields, metadata=schema.arrow.metadata))
 
 

@@ -286,7 +286,6 @@ def _problem(
 
 
 def _messages(row: Row) -> list[dict[str, str]] | None:
-    """The messages of a row; None if it has none."""
     messages = row.get("messages")
     if not messages:
         return None

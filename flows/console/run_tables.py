@@ -171,7 +171,6 @@ def _widths(columns: Cells, rows: Sequence[Cells]) -> list[int]:
 
 
 def _width(columns: Cells, rows: Sequence[Cells]) -> int:
-    """Width of the table, with two spaces between columns."""
     return sum(_widths(columns, rows)) + 2 * (len(columns) - 1)
 
 

@@ -38,7 +38,6 @@ def write_component(kind: str, name: str, folder: Path) -> list[Path]:
 
 
 def _texts(kind: Kind, name: str) -> dict[str, str]:
-    """The text of each file by its name."""
     template = tomllib.loads(_TEMPLATES.read_text(encoding="utf-8"))[kind]
     function, test = template["function"], template["test"]
     named = f'"{name}.py:{name}"'

@@ -182,7 +182,6 @@ class ServerEngine:
         return self._ask(lambda: [float(position[str(token)]["logprob"]) for token, position in tail])
 
     def _prove(self, folder: Path) -> None:
-        """Hold the server's log-probs of a probe against the policy's own."""
         try:
             policy = load_policy(folder)
             self._ends = policy.end_tokens

@@ -138,7 +138,6 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
 
 
 def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:
-    """The metrics of every attempt, as the journal has them."""
     found: dict[str | None, list[tuple[int | None, Metrics]]] = {}
     for row in read_metrics(run.folder, run.on_damage):
         found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))

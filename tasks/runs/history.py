@@ -281,7 +281,6 @@ def _facts(folder: Path, story: Story, on_damage: OnDamage) -> Facts:
 
 
 def _standing(folder: Path, facts: Facts) -> Brief:
-    """The facts with the status that the run has now."""
     brief = facts["brief"]
     if brief["status"] != OPEN:
         return brief
