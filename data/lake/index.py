@@ -1,7 +1,5 @@
 """Index of the manifests of a lake, a file for each table: none is opened by two queries.
 
-    found = Index(store).find(ref)     # its parents and files; None if the artifact is not finished
-
 `<lake>/.index/<table>.json` holds a checksum and one JSON object. It is a cache: an entry counts only while its
 manifest has the size, time and inode that it had, and a file that is lost or damaged is written anew. Two commands at
 once each replace it whole.

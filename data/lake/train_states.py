@@ -1,7 +1,5 @@
 """The train state of a checkpoint: an artifact of its own, named by the checkpoint, which may be gone.
 
-    files = state_files(store, checkpoint)      # None if it is not kept
-
 `train_states/<digest>/` holds what a training continues from beside the policy (optimiser, masters, average, critic,
 random numbers, cursor). Its manifest names the policy's weights that it belongs to.
 """

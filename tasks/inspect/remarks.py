@@ -1,7 +1,4 @@
-"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages.
-
-remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
-"""
+"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence

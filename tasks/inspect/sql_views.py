@@ -1,7 +1,4 @@
-"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some.
-
-with ask(home, "select purpose, avg(reward) from samples group by purpose", "demo-1a2b3c4d") as answer: ...
-"""
+"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some."""
 
 import contextlib
 import json

@@ -1,8 +1,5 @@
 """Refuse a command before anything starts: names and files, looked at without reading a table.
 
-    check_input(home.lake, "nowhere.jsonl", "rollouts")   # UsageError: neither a file nor an artifact
-    check_stage(ROLLOUT, RolloutConfig(engine="vllm"), {"plan": ["a.jsonl"]})    # the package vllm is not installed
-
 Only what the stage itself would certainly refuse is refused here; nothing is imported that takes long.
 What settings ask of each other is looked at in gradus.tasks.preflight.abilities.
 """

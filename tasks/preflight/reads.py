@@ -1,7 +1,4 @@
-"""Columns that components of a round declare to read, against those that their rows have.
-
-check_reads(config.curate.filters[0], {})      # UsageError: filter mine.py:odd needs reward, ...
-"""
+"""Columns that components of a round declare to read, against those that their rows have."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
