@@ -10,25 +10,7 @@ from gradus.tasks.formats import csv_cell, markdown, visible
 from gradus.tasks.runs.records import Report, Sample
 
 MAX_ROWS = 64
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>{{ title }}</title>
-<style>
-body { font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; color: #1a1a1a }
-article { border: 1px solid #ddd; border-left: .3rem solid #888; border-radius: .3rem; margin: 1rem 0; padding: 0 1rem }
-article.correct { border-left-color: #2a8a4a } article.wrong { border-left-color: #c0392b }
-dt { color: #666; font-size: 12px; margin-top: .6rem } dd { margin: 0 }
-pre { white-space: pre-wrap; overflow-wrap: anywhere; unicode-bidi: isolate; margin: 0; font: 13px/1.4 monospace }
-</style></head><body>
-<h1>{{ title }}</h1>
-<p>{{ rows | length }} of {{ total }} samples. Written by a policy: shown as text, control characters made visible.</p>
-{% for row in rows %}<article class="{{ row.kind }}"><dl>
-{% for name, value in row.cells %}<dt>{{ name }}</dt><dd><pre dir="auto">{{ value }}</pre></dd>
-{% endfor %}</dl></article>
-{% endfor %}</body></html>
-"""
+_PAGE = Path(__file__).with_name("sample.html")
 
 
 def summary_md(title: str, facts: Mapping[str, object], report: Report) -> str:
@@ -61,7 +43,7 @@ def sample_html(title: str, rows: Sequence[Sample]) -> str:
     """A page of samples that runs nothing and loads nothing, whatever the samples say."""
     from jinja2 import Environment  # noqa: PLC0415 - the command line starts without it
 
-    page = Environment(autoescape=True).from_string(_PAGE)
+    page = Environment(autoescape=True).from_string(_PAGE.read_text(encoding="utf-8"))
     shown = [
         {
             "kind": row.get("outcome") if row.get("outcome") in ("correct", "wrong") else "",
