@@ -98,14 +98,9 @@ def _relation(store: Store, lake: Lineage, name: str, refs: Callable[[], Sequenc
     }
 
     def read() -> ds.Dataset:
-        found = _fitting(store, lake, refs(), say)
-        match name:
-            case "rollouts":
-                return _rows(name, found, _USED_IN, lake.rounds())
-            case "scores":
-                return _rows(name, found, _JUDGED, lake.judged())
-            case _:
-                return _rows(name, found)
+        added = {"rollouts": (_USED_IN, lake.rounds), "scores": (_JUDGED, lake.judged)}
+        more, values = added.get(name, ("", dict[str, str]))
+        return _rows(name, _fitting(store, lake, refs(), say), more, values())
 
     return Relation(_known(name), read, projections.get(name, "*"))
 

@@ -27,8 +27,7 @@ from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.shaping import is_carried
-from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake
-from gradus.tasks.preflight.reads import refuse_needs
+from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake, refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""

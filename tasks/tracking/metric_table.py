@@ -258,6 +258,12 @@ def find(name: str) -> Metric | None:
     return next((metric for pattern, metric in _patterns() if pattern.fullmatch(name)), None)
 
 
+def is_marked(name: str, mark: Mark) -> bool:
+    """Return whether a written name is that of a metric with a mark."""
+    metric = find(name)
+    return metric is not None and mark in metric.marks
+
+
 def section_of(name: str) -> tuple[str, str]:
     """Return the section of a written name and the name within it, which has no parts.
 
