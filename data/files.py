@@ -6,9 +6,12 @@ pq.write_table(rows, temporary)
 """
 
 import contextlib
+import json
 import os
+import zlib
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 TEMPORARY = ".tmp"
 """Suffix of the name of a temporary file; the name begins with a dot."""
@@ -39,10 +42,29 @@ def replace_file(path: Path, content: bytes | str, *, durable: bool = False) -> 
         temporary.write_bytes(content if isinstance(content, bytes) else content.encode())
 
 
+def write_cache(path: Path, body: object) -> None:
+    """Write JSON under its checksum in the place of another file."""
+    content = json.dumps(body, separators=(",", ":")).encode()
+    replace_file(path, _checksum(content) + b"\n" + content)
+
+
+def read_cache(path: Path) -> Any:
+    """Return what `write_cache` wrote; None if the file is lost or damaged."""
+    try:
+        checksum, _, content = path.read_bytes().partition(b"\n")
+        return json.loads(content) if checksum == _checksum(content) else None
+    except (OSError, ValueError):
+        return None
+
+
 def sweep(folder: Path) -> None:
     """Remove temporary files in a folder and below it; no process may be writing there."""
     for stale in folder.rglob(f".*{TEMPORARY}"):
         stale.unlink(missing_ok=True)
+
+
+def _checksum(content: bytes) -> bytes:
+    return f"{zlib.crc32(content):08x}".encode()
 
 
 def _fsync(path: Path) -> None:

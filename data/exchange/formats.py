@@ -100,7 +100,6 @@ def _trl(row: Exchanged) -> dict[str, object]:
 
 
 def _sum_of_rewards(row: Row) -> Mapping[str, Any]:
-    """The reward of a row of TRL's that has no column `reward`."""
     known = (*FORMATS["trl"].columns, *FORMATS["trl"].known)
     numbers = [number_of(value) for key, value in row.items() if key not in known]
     rewards = [number for number in numbers if number is not None]

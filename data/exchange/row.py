@@ -70,11 +70,6 @@ def prompt_of(value: object, name: str) -> str:
     return "\n".join(texts)
 
 
-def completion_of(value: object, name: str) -> str:
-    """Return a completion that is a text or a conversation's last turn."""
-    return turns_of(value)[1] if isinstance(value, list) else text_of(value, name)
-
-
 def reward_of(value: object, name: str) -> float | None:
     """Return a reward; None for none or NaN; UnusableRowError for anything else."""
     number = number_of(value)
@@ -119,18 +114,13 @@ def tokens_of(value: object, name: str) -> list[int]:
     return value
 
 
-def _verdict_of(value: object, _: str) -> bool | None:
-    """Return a verdict that is written as true, false, 1 or 0; None for anything else."""
-    return bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None
-
-
 READERS: Mapping[str, Callable[[object, str], Any]] = {
     "prompt": prompt_of,
-    "completion": completion_of,
+    "completion": lambda value, name: turns_of(value)[1] if isinstance(value, list) else text_of(value, name),
     "round": whole_of,
     "answer": answer_of,
     "reward": reward_of,
-    "correct": _verdict_of,
+    "correct": lambda value, _: bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None,
     "prompt_tokens": tokens_of,
     "completion_tokens": tokens_of,
     "finish_reason": lambda value, _: value if isinstance(value, str) else None,

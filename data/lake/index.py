@@ -1,7 +1,5 @@
 """Index of the manifests of a lake, a file for each table: none is opened by two queries.
 
-    found = Index(store).find(ref)     # its parents and files; None if the artifact is not finished
-
 `<lake>/.index/<table>.json` holds a checksum and one JSON object. It is a cache: an entry counts only while its
 manifest has the size, time and inode that it had, and a file that is lost or damaged is written anew. Two commands at
 once each replace it whole.
@@ -9,18 +7,16 @@ once each replace it whole.
 
 import base64
 import contextlib
-import json
 import os
-import zlib
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from gradus.data.files import replace_file
+from gradus.data.files import read_cache, write_cache
 from gradus.data.lake.manifest import FILE_NAME, FileEntry
 from gradus.data.lake.store import Ref, Store
 
@@ -117,9 +113,8 @@ class Index:
         there = {path.name for path in (self._store.root / table).iterdir()}
         kept = self._tables[table]
         entries = {digest: entry for digest, entry in kept["entries"].items() if digest in there}
-        content = json.dumps({**kept, "entries": entries}, separators=(",", ":")).encode()
         self._path(table).parent.mkdir(parents=True, exist_ok=True)
-        replace_file(self._path(table), _checksum(content) + b"\n" + content)
+        write_cache(self._path(table), {**kept, "entries": entries})
 
     def _path(self, table: str) -> Path:
         return self._store.root / _FOLDER / f"{table}.json"
@@ -127,16 +122,7 @@ class Index:
 
 def _read(path: Path) -> _Table:
     """Return the index of a table; nothing if the file is lost, damaged or of another version."""
-    try:
-        checksum, _, content = path.read_bytes().partition(b"\n")
-        if checksum == _checksum(content):
-            body: _Table = json.loads(content)
-            if body["version"] == _VERSION:
-                return body
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
+    body = read_cache(path)
+    if isinstance(body, dict) and body.get("version") == _VERSION:
+        return cast("_Table", body)
     return {"version": _VERSION, "entries": {}, "schemas": []}
-
-
-def _checksum(content: bytes) -> bytes:
-    return f"{zlib.crc32(content):08x}".encode()

@@ -4,6 +4,7 @@ Readers accept files that have the required columns; missing optional ones are r
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -38,6 +39,9 @@ MAX_LOGPROB = 0.01
 """A log-probability is at most 0; kernels of low precision exceed it by a little."""
 
 _TEXT, _INT, _FLOAT, _BOOL = pa.string(), pa.int64(), pa.float64(), pa.bool_()
+_SMALL, _TOKENS = pa.int32(), pa.list_(pa.int32())
+_sparse = partial(Column, sparse=True)
+_whole = partial(Column, low=0, high=MAX_WHOLE)
 _SPANS = pa.list_(
     pa.struct([("start", pa.int32()), ("end", pa.int32()), ("role", _TEXT), ("source", _TEXT), ("trained", _BOOL)])
 )
@@ -49,20 +53,20 @@ _MARKS = pa.list_(
 _MESSAGES = pa.list_(pa.struct([("role", _TEXT), ("content", _TEXT)]))
 
 _OF_WAVES = (
-    Column("plan_id", _TEXT, "the row of the plan; null: its group_id, which no other row has", sparse=True),
-    Column("wave", pa.int32(), "number of the wave that planned it; null is 0, curate", sparse=True, low=0),
-    Column("call", pa.int32(), "call of the wave that planned it, from 0", sparse=True, low=0),
-    Column("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem", sparse=True),
-    Column("role", _TEXT, "which model of the recipe samples ([roles.NAME]); null: the policy", sparse=True),
-    Column("use", _TEXT, "purpose of the rows (judge, critique ...); null: learn, they are trained on", sparse=True),
-    Column("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids", sparse=True),
+    _sparse("plan_id", _TEXT, "the row of the plan; null: its group_id, which no other row has"),
+    _sparse("wave", _SMALL, "number of the wave that planned it; null is 0, curate", low=0),
+    _sparse("call", _SMALL, "call of the wave that planned it, from 0", low=0),
+    _sparse("messages", _MESSAGES, "the prompt as chat messages, if it is not that of the problem"),
+    _sparse("role", _TEXT, "which model of the recipe samples ([roles.NAME]); null: the policy"),
+    _sparse("use", _TEXT, "purpose of the rows (judge, critique ...); null: learn, they are trained on"),
+    _sparse("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids"),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
-_SOURCE = Column("source", _TEXT, "who wrote a text that was given, as its file says", sparse=True)
+_SOURCE = _sparse("source", _TEXT, "who wrote a text that was given, as its file says")
 _OF_STORED = (
-    Column("parent", _TEXT, "rollout_id of the rollout that it continues", sparse=True),
-    Column("replaces", _BOOL, "true: its parent is left out of what is learned from", sparse=True),
-    Column("recall", _TEXT, "rollout_id of the stored rollout that it takes up again as it is", sparse=True),
+    _sparse("parent", _TEXT, "rollout_id of the rollout that it continues"),
+    _sparse("replaces", _BOOL, "true: its parent is left out of what is learned from"),
+    _sparse("recall", _TEXT, "rollout_id of the stored rollout that it takes up again as it is"),
 )
 """Columns of plans and rollouts that build on stored rollouts."""
 
@@ -78,7 +82,7 @@ PROBLEMS = TableSchema(
         Column("domain", _TEXT, "what evaluation groups by (algebra, chain_sum/3 ...)"),
         Column("source", _TEXT, "where the row came from (gsm8k/train ...)"),
         Column("extra", _TEXT, "everything else of the source row, as a JSON object"),
-        Column("answer_given", _TEXT, "the gold as the source writes it; null if that is `answer`", sparse=True),
+        _sparse("answer_given", _TEXT, "the gold as the source writes it; null if that is `answer`"),
     ),
 )
 HINTS = TableSchema(
@@ -87,7 +91,7 @@ HINTS = TableSchema(
     (
         Column("problem_id", _TEXT, "the problem hinted at", required=True),
         Column("strategy", _TEXT, "which hint strategy wrote it (prefix, tiers ...)", required=True),
-        Column("level", pa.int32(), "0 is no hint; higher reveals more", required=True, low=0, high=MAX_WHOLE),
+        _whole("level", _SMALL, "0 is no hint; higher reveals more", required=True),
         Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1", low=0, high=1),
         Column("text", _TEXT, "what the policy is shown", required=True),
         Column("leaks_answer", _BOOL, "true where the text states the gold answer (never served)"),
@@ -99,42 +103,31 @@ PLAN = TableSchema(
     (
         Column("problem_id", _TEXT, "the problem to roll out", required=True),
         Column("group_id", _TEXT, "identifies the group: problem, round and hint level"),
-        Column("n", pa.int32(), "completions to sample", required=True, low=1, high=MAX_SAMPLES),
-        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none", low=0, high=MAX_WHOLE),
+        Column("n", _SMALL, "completions to sample", required=True, low=1, high=MAX_SAMPLES),
+        _whole("hint_level", _SMALL, "level of the hint shown; 0 for none"),
         Column("hint_text", _TEXT, "the hint shown; null for none"),
         Column("temperature", _FLOAT, "sampling temperature", low=0, high=MAX_TEMPERATURE),
-        Column("max_tokens", pa.int32(), "limit of completion tokens", low=1, high=MAX_TOKENS),
+        Column("max_tokens", _SMALL, "limit of completion tokens", low=1, high=MAX_TOKENS),
         Column("seed", _INT, "seed of the group; sample seeds derive from it"),
         Column("reason", _TEXT, "why this problem, this round"),
         *_OF_WAVES,
-        Column(
-            "top_p", _FLOAT, "nucleus mass to sample from, if not that of the rollout", sparse=True, above=0, high=1
-        ),
-        Column(
-            "top_k", pa.int32(), "most probable tokens to sample from, if not those of the rollout", sparse=True, low=0
-        ),
+        _sparse("top_p", _FLOAT, "nucleus mass to sample from, if not that of the rollout", above=0, high=1),
+        _sparse("top_k", _SMALL, "most probable tokens to sample from, if not those of the rollout", low=0),
         *_OF_STORED,
-        Column(
+        _sparse(
             "branch_at",
-            pa.int32(),
+            _SMALL,
             "completion tokens of the parent that are kept; below 0 counts from its end, null keeps all",
-            sparse=True,
         ),
-        Column(
-            "inserted",
-            _TEXT,
-            "text behind the kept tokens, which nobody sampled and which carries no loss",
-            sparse=True,
-        ),
-        Column("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context", sparse=True),
-        Column("given", _TEXT, "the completion, which is there already and which nobody samples", sparse=True),
+        _sparse("inserted", _TEXT, "text behind the kept tokens, which nobody sampled and which carries no loss"),
+        _sparse("inherits", _TEXT, "context, or trained: the kept tokens carry loss; null is context"),
+        _sparse("given", _TEXT, "the completion, which is there already and which nobody samples"),
         _SOURCE,
-        Column("origin", _TEXT, "what its rows are called by terms of the objective; null: own", sparse=True),
-        Column(
+        _sparse("origin", _TEXT, "what its rows are called by terms of the objective; null: own"),
+        _sparse(
             "trained_prompt",
             _TEXT,
             "the prompt that the rows are trained for: problem, the problem's own; null: as sampled",
-            sparse=True,
         ),
     ),
     own_key="plan_id",
@@ -146,21 +139,11 @@ ROLLOUTS = TableSchema(
         Column("rollout_id", _TEXT, "first 16 hex digits of the artifact's digest, group_id, sample: unique in a lake"),
         Column("problem_id", _TEXT, "the problem answered", required=True),
         Column("group_id", _TEXT, "completions that are compared with each other"),
-        Column("sample", pa.int32(), "index within the row of the plan", low=0, high=MAX_WHOLE),
-        Column(
-            "round",
-            pa.int32(),
-            "round of the run; 0 before training and in files of evaluations",
-            low=0,
-            high=MAX_WHOLE,
-        ),
+        _whole("sample", _SMALL, "index within the row of the plan"),
+        _whole("round", _SMALL, "round of the run; 0 before training and in files of evaluations"),
         Column("completion", _TEXT, "the sampled text", required=True),
-        Column(
-            "prompt_tokens", pa.list_(pa.int32()), "token ids of the prompt as the policy saw it", low=0, high=MAX_WHOLE
-        ),
-        Column(
-            "completion_tokens", pa.list_(pa.int32()), "token ids sampled, end token included", low=0, high=MAX_WHOLE
-        ),
+        _whole("prompt_tokens", _TOKENS, "token ids of the prompt as the policy saw it"),
+        _whole("completion_tokens", _TOKENS, "token ids sampled, end token included"),
         Column(
             "logprobs",
             pa.list_(pa.float32()),
@@ -173,23 +156,17 @@ ROLLOUTS = TableSchema(
             _TEXT,
             "why the request failed, or what of the completion could not be stored as it came; null for none",
         ),
-        Column("hint_level", pa.int32(), "level of the hint shown; 0 for none", low=0, high=MAX_WHOLE),
+        _whole("hint_level", _SMALL, "level of the hint shown; 0 for none"),
         Column("hint_text", _TEXT, "the hint shown; null for none"),
         Column("policy", _TEXT, "digest of the checkpoint that sampled"),
         Column("engine", _TEXT, "engine name and version"),
         Column("temperature", _FLOAT, "sampling temperature", low=0, high=MAX_TEMPERATURE),
         Column("top_p", _FLOAT, "nucleus mass sampled from", above=0, high=1),
-        Column("top_k", pa.int32(), "most probable tokens sampled from; 0 for all", low=0, high=MAX_WHOLE),
+        _whole("top_k", _SMALL, "most probable tokens sampled from; 0 for all"),
         Column("seed", _INT, "seed of this sample"),
         Column("origin", _TEXT, "who wrote the completion: own, expert, teacher ...; null is own"),
         Column("spans", _SPANS, "what the completion's tokens are, in order; null is one span, sampled and trained"),
-        Column(
-            "trained_prompt_tokens",
-            pa.list_(pa.int32()),
-            "prompt that the row is trained for; null: as sampled",
-            low=0,
-            high=MAX_WHOLE,
-        ),
+        _whole("trained_prompt_tokens", _TOKENS, "prompt that the row is trained for; null: as sampled"),
         *_OF_WAVES,
         *_OF_STORED,
         _SOURCE,
@@ -208,7 +185,7 @@ SCORES = TableSchema(
         Column("outcome", _TEXT, "correct, wrong, unparsed, timeout or error"),
         Column("error", _TEXT, "what went wrong, where outcome is timeout or error"),
         Column("verifier", _TEXT, "name@version of the judge"),
-        Column(MARKS, _MARKS, "parts of the completion that the rewards marked, in tokens", sparse=True),
+        _sparse(MARKS, _MARKS, "parts of the completion that the rewards marked, in tokens"),
     ),
 )
 DIFFICULTY = TableSchema(
@@ -220,7 +197,7 @@ DIFFICULTY = TableSchema(
         Column("k", _INT, "correct ones", required=True, low=0),
         Column("pass_rate", _FLOAT, "k / n", low=0, high=1),
         Column("variance", _FLOAT, "pass_rate * (1 - pass_rate)", low=0, high=1),
-        Column("last_round", pa.int32(), "round of the newest measurement", low=0, high=MAX_WHOLE),
+        _whole("last_round", _SMALL, "round of the newest measurement"),
         Column("history", pa.list_(_FLOAT), "pass rate of each measurement, oldest first", low=0, high=1),
         Column("policies", pa.list_(_TEXT), "policy digest of each measurement, oldest first"),
         Column("alpha", _FLOAT, "Beta posterior: 1 + correct", above=0),
@@ -241,10 +218,10 @@ BATCH = TableSchema(
         Column("reward", _FLOAT, "the reward that is learned from; null where there is none"),
         Column("taken", _BOOL, "whether the update learns from it", required=True),
         Column("reason", _TEXT, "why it is not taken; null if it is"),
-        Column("weight", _FLOAT, "factor of the loss of its tokens; null is 1", sparse=True),
-        Column("term", _TEXT, "the term of the objective that takes it, as `rows` of a term names it", sparse=True),
-        Column("credit", pa.list_(_FLOAT), "what a shape gave each completion token; null is 0 for all", sparse=True),
-        Column(MARKS, _MARKS, "parts of the completion that rewards and shapes marked, in tokens", sparse=True),
+        _sparse("weight", _FLOAT, "factor of the loss of its tokens; null is 1"),
+        _sparse("term", _TEXT, "the term of the objective that takes it, as `rows` of a term names it"),
+        _sparse("credit", pa.list_(_FLOAT), "what a shape gave each completion token; null is 0 for all"),
+        _sparse(MARKS, _MARKS, "parts of the completion that rewards and shapes marked, in tokens"),
     ),
 )
 """The rows of an update as shapes decide them; columns that the objective reads of problems and plans stand behind."""
@@ -344,18 +321,11 @@ def cast_to_schema(table: pa.Table, schema: TableSchema) -> pa.Table:
     for name in schema.required:
         if name not in table.column_names:
             raise KeyError(name)
-    arrays, fields = [], []
-    for field in schema.arrow:
-        if field.name in table.column_names:
-            arrays.append(table.column(field.name).cast(field.type))
-        else:
-            arrays.append(pa.nulls(table.num_rows, field.type))
-        fields.append(field)
-    known = {f.name for f in fields}
-    for name in table.column_names:
-        if name not in known:
-            arrays.append(table.column(name))
-            fields.append(table.schema.field(name))
+    fields = [*schema.arrow, *(field for field in table.schema if field.name not in schema.arrow.names)]
+    arrays = [
+        table.column(each.name).cast(each.type) if each.name in table.column_names else pa.nulls(len(table), each.type)
+        for each in fields
+    ]
     return pa.table(arrays, schema=pa.schema(fields, metadata=schema.arrow.metadata))
 
 

@@ -1,7 +1,5 @@
 """The train state of a checkpoint: an artifact of its own, named by the checkpoint, which may be gone.
 
-    files = state_files(store, checkpoint)      # None if it is not kept
-
 `train_states/<digest>/` holds what a training continues from beside the policy (optimiser, masters, average, critic,
 random numbers, cursor). Its manifest names the policy's weights that it belongs to.
 """
@@ -155,3 +153,16 @@ def _pointer(store: Store, checkpoint: Ref) -> _Pointer | None:
         return None if content is None else _Pointer.model_validate_json(content)
     except ValidationError:
         raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
+
+
+def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
+    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
+    found: dict[str, int] = {}
+    ref: Ref | None = policy
+    for age in range(max_age + 1):
+        if ref is None or ref.digest in found:
+            break
+        found[ref.digest] = age
+        before = store.manifest(ref).parents.get("policy", [])
+        ref = Ref.parse(before[0]) if before else None
+    return found

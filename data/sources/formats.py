@@ -13,7 +13,6 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from gradus.data.answers import normalised_gold
 from gradus.data.records import Problem, Row
@@ -122,14 +121,16 @@ def reasoning(row: Row) -> Problem:
     kept = json.dumps(metadata, default=str, ensure_ascii=False)
     if name == "chain_sum":
         try:
-            solved = problem_row(row)
-        except (KeyError, TypeError, ValueError, AttributeError):
+            steps, answer = worked_solution(metadata["expression"])
+        except (KeyError, TypeError, ValueError):
             raise UnusableRowError("not an item of chain_sum") from None
+        if answer != row.get("answer") or "question" not in row:
+            raise UnusableRowError("not an item of chain_sum")
         return _problem(
             question=_text_or_none(row, "question"),
-            answer=solved["answer"],
-            solution=solved["solution"],
-            domain=solved["domain"],
+            answer=answer,
+            solution="\n".join(steps),
+            domain=f"chain_sum/{len(steps)}",
             extra=kept,
         )
     gold = _text(row, "answer")
@@ -150,19 +151,6 @@ def worked_solution(expression: str) -> tuple[list[str], str]:
         steps.append(f"{total}{term[1]}{term[2]}={result}")
         total, at = result, term.end()
     return steps, str(total)
-
-
-def problem_row(item: Mapping[str, Any]) -> dict[str, str]:
-    """A generator's item with its worked solution and its number of operations as the domain."""
-    steps, answer = worked_solution(item["metadata"]["expression"])
-    if answer != item["answer"]:
-        raise ValueError(f"the generator says {item['answer']} where the steps give {answer}")
-    return {
-        "question": item["question"],
-        "answer": answer,
-        "solution": "\n".join(steps),
-        "domain": f"chain_sum/{len(steps)}",
-    }
 
 
 FORMATS: dict[str, Callable[[Row], Problem]] = {
@@ -286,7 +274,6 @@ def _problem(
 
 
 def _messages(row: Row) -> list[dict[str, str]] | None:
-    """The messages of a row; None if it has none."""
     messages = row.get("messages")
     if not messages:
         return None

@@ -36,7 +36,6 @@ def verb(stage: Stage) -> Callable[..., None]:
 
 
 def _option(each: Role | Short) -> tuple[Any, Any]:
-    """The annotation and the default of an option."""
     if isinstance(each, Short):
         kind = each.type | None if each.default is None else each.type
         return Annotated[kind, shown(Taken(each.doc, each.flag, each.least))], each.default

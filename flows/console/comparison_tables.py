@@ -66,7 +66,6 @@ def _by_seed(result: Comparison, letter: Mapping[str, str]) -> None:
 
 
 def _tuning(tuning: Tuning) -> None:
-    """Show the values tried, those chosen, and what that cost."""
     rows = [
         (
             method["method"],
@@ -89,7 +88,6 @@ def _tuning(tuning: Tuning) -> None:
 
 
 def _below(result: Comparison) -> dict[str, object]:
-    """Return the fields below the tables."""
     found: dict[str, object] = {"budget": result["budget"]} if result["budget"] else {}
     found |= {"seeds": result["seeds"], "problems": result["problems"]}
     if result["differences"]:
@@ -102,7 +100,6 @@ def _below(result: Comparison) -> dict[str, object]:
 
 
 def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
-    """Return the verdict on two methods with the figures that it rests on."""
     method, than = letter[each["method"]], letter[each["than"]]
     text = f"{interval(each['difference'], points)} points of pass@1"
     least = f"smallest detectable difference {100 * each['detectable']:.1f}"

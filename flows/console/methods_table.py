@@ -46,7 +46,6 @@ def _row(entry: tuple[str, str, Component | Method]) -> dict[str, str]:
 
 
 def _stage(facts: Component | Method) -> str:
-    """The stage that a component or most of a method is about."""
     keys = [facts["setting"]] if "setting" in facts else list(facts["settings"])
     return "update" if any(key.startswith("update.") for key in keys) else keys[0].partition(".")[0]
 

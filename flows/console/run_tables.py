@@ -145,14 +145,12 @@ def _print(columns: Cells, rows: Sequence[Cells], *, last: Cells, names: str = "
             columns, *rows = [(*row[:place], *row[place + 1 :]) for row in (columns, *rows)]
     widths = _widths(columns, rows)
     shown = Text(_line(columns, columns, widths), "bold", end="")
+    place = columns.index("status")
+    start = sum(widths[:place]) + 2 * place
     for row in rows:
-        text = _line(columns, row, widths)
-        if "status" in columns:
-            place = columns.index("status")
-            start = sum(widths[:place]) + 2 * place
-            shown.append(text[:start]).append(text[start : start + widths[place]], _style(row[place]))
-            text = text[start + widths[place] :]
-        shown.append(text)
+        text = Text(_line(columns, row, widths))
+        text.stylize(_style(row[place]), start, start + widths[place])
+        shown.append_text(text)
     console.print(shown, soft_wrap=True, end="")
 
 
@@ -171,7 +169,6 @@ def _widths(columns: Cells, rows: Sequence[Cells]) -> list[int]:
 
 
 def _width(columns: Cells, rows: Sequence[Cells]) -> int:
-    """Width of the table, with two spaces between columns."""
     return sum(_widths(columns, rows)) + 2 * (len(columns) - 1)
 
 

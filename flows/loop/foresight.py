@@ -21,7 +21,7 @@ from gradus.tasks.artifacts.overlay import Overlay
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
-from gradus.tasks.runs.precedents import Precedent, Precedents
+from gradus.tasks.runs.precedents import Precedent, alike, of_call
 from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
@@ -38,7 +38,7 @@ class Foresight:
 
     store: Overlay
     seed: int
-    known: Precedents
+    known: Sequence[Precedent]
     forced: frozenset[tuple[str, int, str]] = frozenset()
     calls: list[ForeseenCall] = field(default_factory=list[ForeseenCall])
     remarks: list[str] = field(default_factory=list[str])
@@ -98,7 +98,7 @@ class Foresight:
 
     def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:
         waits = self._waits_for(call)
-        before = self.known.alike(call.key)
+        before = alike(self.known, call.key)
         report: Report | None = None if waits else self._again(call, ref) or self._light(call, job)
         if report is not None:
             self._remark(call, report)
@@ -117,7 +117,7 @@ class Foresight:
             return "; ".join(f"its {role} is computed anew ({label})" for role, label in waits.items())
         if call.key in self.forced:
             return ASKED_FOR
-        return reason(self.store, job.identity, job.inputs, self.known.of_call(call.key))
+        return reason(self.store, job.identity, job.inputs, of_call(self.known, call.key))
 
     def _again(self, call: Call, ref: Ref) -> Report | None:
         """Return the report of an artifact that is forced again; its dependants are assumed to stay the same."""

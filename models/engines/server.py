@@ -139,15 +139,9 @@ class ServerEngine:
         return Finished(index, tokens, logprobs, _reason(choice.finish_reason))
 
     def _text(self, index: int, request: Request) -> Finished:
-        answer = self._client.chat.completions.create(
-            model=self._model,
-            messages=[dict(turn) for turn in request.messages],  # pyright: ignore[reportArgumentType]
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            seed=request.seed & 0x7FFF_FFFF,
-            extra_body=_stops(request),
-        )
+        messages: Any = [dict(turn) for turn in request.messages]
+        drawn: dict[str, Any] = {**self._sampling(request), "seed": request.seed & 0x7FFF_FFFF}
+        answer = self._client.chat.completions.create(messages=messages, extra_body=_stops(request), **drawn)
         choice = answer.choices[0]
         text: Any = choice.message.content or ""
         if not isinstance(text, str):
@@ -155,22 +149,17 @@ class ServerEngine:
         return Finished(index, (), (), _reason(choice.finish_reason), text=text)
 
     def _complete(self, request: Request, extra: dict[str, Any]) -> Any:
+        plain = {"top_k": request.top_k, "min_p": 0.0, "repetition_penalty": 1.0}
         return self._client.completions.create(
-            model=self._model,
             prompt=list(request.prompt_tokens),
-            max_tokens=request.max_tokens,
-            temperature=request.temperature,
-            top_p=request.top_p,
-            seed=request.seed,
             logprobs=0,
-            extra_body={
-                "top_k": request.top_k,
-                "min_p": 0.0,
-                "repetition_penalty": 1.0,
-                **_stops(request),
-                **extra,
-            },
+            extra_body={**plain, **_stops(request), **extra},
+            **self._sampling(request),
         )
+
+    def _sampling(self, request: Request) -> dict[str, Any]:
+        drawn = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
+        return {"model": self._model, "max_tokens": request.max_tokens, **drawn}
 
     def _given(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
         asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
@@ -182,7 +171,6 @@ class ServerEngine:
         return self._ask(lambda: [float(position[str(token)]["logprob"]) for token, position in tail])
 
     def _prove(self, folder: Path) -> None:
-        """Hold the server's log-probs of a probe against the policy's own."""
         try:
             policy = load_policy(folder)
             self._ends = policy.end_tokens

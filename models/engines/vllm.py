@@ -214,7 +214,6 @@ def _fits(running: Cores, base: Path, rank: int) -> bool:
 
 
 def _renew(running: Cores, base: Path) -> None:
-    """Wake the engine where it sleeps, and have it hold the weights of `base`."""
     if running.max_rank:
         running.each("wake_up", None)
     else:

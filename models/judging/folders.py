@@ -1,8 +1,4 @@
-"""Working folders of judges: temporary, named by the process that starts the judges.
-
-folder = make_folder()
-remove_folders(pid)      # after that process was killed
-"""
+"""Working folders of judges: temporary, named by the process that starts the judges."""
 
 import os
 import shutil

@@ -1,4 +1,8 @@
-"""The parent's end of one judge process: how it is started, spoken to, heard and ended."""
+"""The parent's end of one judge process: how it is started, spoken to, heard and ended.
+
+The values of the variables that a reward may see are masked in what it answers and prints, as they are and as a URL
+has them. Not covered: values of less than four characters, and a reward that disguises one.
+"""
 
 import contextlib
 import json
@@ -14,14 +18,54 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 import gradus
 from gradus.models.judging.folders import make_folder
-from gradus.models.judging.masking import Mask
 from gradus.models.judging.messages import Batch, Hello, Message
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
+
+_HIDDEN = "***"
+_MIN_CHARS = 4
+
+
+class Mask:
+    """The values of some environment variables, as they are now."""
+
+    def __init__(self, variables: Sequence[str]) -> None:
+        values = [os.environ.get(name, "") for name in variables]
+        forms = {form for value in values if len(value) >= _MIN_CHARS for form in (value, quote(value, safe=""))}
+        self._values = sorted(forms, key=len, reverse=True)
+        self._bytes = [value.encode(errors="surrogateescape") for value in self._values]
+        self._held = b""
+
+    def text(self, text: str) -> str:
+        """Return the text without the values."""
+        for value in self._values:
+            text = text.replace(value, _HIDDEN)
+        return text
+
+    def piece(self, piece: bytes) -> bytes:
+        """Return the next piece of a stream without the values; an end that may be the beginning of one is held."""
+        found = self._held + piece
+        for value in self._bytes:
+            found = found.replace(value, _HIDDEN.encode())
+        held = max((_overlap(found, value) for value in self._bytes), default=0)
+        self._held = found[len(found) - held :]
+        return found[: len(found) - held]
+
+    def rest(self) -> bytes:
+        """Return what is held when the stream has ended."""
+        return self._held
+
+
+def _overlap(found: bytes, value: bytes) -> int:
+    """Return the number of bytes at the end that are the beginning of a value."""
+    longest = min(len(found), len(value) - 1)
+    return next((size for size in range(longest, 0, -1) if found.endswith(value[:size])), 0)
+
 
 KEPT_VARIABLES = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV")
 """Environment variables that judges inherit: no key, token or secret is among them; see RewardSpec.variables."""

@@ -1,8 +1,4 @@
-"""The end of a process with everything that it started.
-
-kill_tree(child.pid)
-child.wait()
-"""
+"""The end of a process with everything that it started."""
 
 import contextlib
 import os

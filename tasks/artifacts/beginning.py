@@ -8,9 +8,9 @@ import pyarrow as pa
 from gradus.data.arrays import bools, one_array, pc, positions
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
-from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import lineage
 
 
 def refuse_foreign(store: Store, given: Ref, problems: Ref) -> None:

@@ -96,32 +96,23 @@ def _is_draw(found: object, arguments: tuple[Any, ...]) -> bool:
     return rows and _is_array(explored, index.size, "b")
 
 
-def _is_ranking(found: object, arguments: tuple[Any, ...]) -> bool:
-    return _is_array(np.asarray(found), arguments[0].num_rows, "iufb")
-
-
 def _is_array(found: np.ndarray[Any, Any], num: int, kinds: str) -> bool:
     """Return whether an array has one dimension, a number of values, and a type of NumPy's `kinds`."""
     return found.shape == (num,) and found.dtype.kind in kinds
-
-
-def _is_advantage(found: object, arguments: tuple[Any, ...]) -> bool:
-    return _is_tensor(found, (arguments[0].num_rows,), tuple(arguments[0].row.shape))
 
 
 def _is_of_tokens(found: object, arguments: tuple[Any, ...]) -> bool:
     return _is_pair(found, tuple(arguments[0].row.shape))
 
 
-def _is_loss(found: object, arguments: tuple[Any, ...]) -> bool:
-    return _is_of_tokens(found, arguments) or _is_pair(found, (arguments[0].num_rows,))
-
-
 _METRICS = "a dict of metrics of the same shape"
 
 RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "filter": ("a Selection of N reason codes and their sentences", _is_selection),
-    "ranking": ("an array of N numbers", _is_ranking),
+    "ranking": (
+        "an array of N numbers",
+        lambda found, given: _is_array(np.asarray(found), given[0].num_rows, "iufb"),
+    ),
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "wave": ("a plan (round.plan) or None", lambda found, _: found is None or isinstance(found, Planned)),
@@ -131,8 +122,14 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     ),
     "measure": ("a dict of arrays of N values: its columns", lambda found, _: isinstance(found, Mapping)),
     "shape": ("a dict of arrays of N values", lambda found, _: isinstance(found, Mapping)),
-    "advantage": ("a tensor of N advantages, or of M", _is_advantage),
-    "loss": (f"(M token losses, or N of rows, {_METRICS})", _is_loss),
+    "advantage": (
+        "a tensor of N advantages, or of M",
+        lambda found, given: _is_tensor(found, (given[0].num_rows,), tuple(given[0].row.shape)),
+    ),
+    "loss": (
+        f"(M token losses, or N of rows, {_METRICS})",
+        lambda found, given: _is_of_tokens(found, given) or _is_pair(found, (given[0].num_rows,)),
+    ),
     "aggregation": ("a tensor of M numbers", lambda found, given: _is_tensor(found, tuple(given[0].row.shape))),
     "correction": (f"(M weights, {_METRICS})", _is_of_tokens),
     "weight": (f"(M weights, {_METRICS})", _is_of_tokens),

@@ -1,7 +1,5 @@
 """A component loaded where it computes, its settings bound: ours and installed ones by import, a user's from its file.
 
-    load(config.advantage)(batch)          # grpo(batch, std_eps=0.0001)
-
 A user's file is loaded once in a process, with its folder first on the import path meanwhile. Every module of the
 user's that is loaded then, or later, must be one of those that the settings pinned (`refuse_unpinned`).
 """

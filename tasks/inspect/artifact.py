@@ -1,7 +1,4 @@
-"""One artifact by its name: what made it, of what, and what it holds.
-
-describe(Store(home.lake), Ref.parse("problems/0f3c…"))["rows"]
-"""
+"""One artifact by its name: what made it, of what, and what it holds."""
 
 from typing import TypedDict
 

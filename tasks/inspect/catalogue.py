@@ -1,7 +1,5 @@
 """Catalogue of choices: every registered component with its sentence, every setting with type and default.
 
-    catalogue()["filter"]["pass_rate"]["what"]        # "Keep problems whose pass rate lies in [low, high] ..."
-
 Sentences are the first lines of the components' own docstrings, read from the source; settings that a stage fills in
 itself (digests of a user's files) are left out.
 """

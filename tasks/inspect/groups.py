@@ -1,7 +1,4 @@
-"""Groups of rollouts with their texts: what a report and `gradus browse` show side by side, the best and worst first.
-
-rows.ask(...) chooses groups by figures; read_groups(rows, keys, tokenizers) reads their texts.
-"""
+"""Groups of rollouts with their texts: what a report and `gradus browse` show side by side, best and worst first."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages.
-
-remarks(store, attempts)        # ["2 of 9 rounds had no signal and skipped their update: 3, 4"]
-"""
+"""Remarks that the figures of a run need beside them, in sentences made of the counts of its stages."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -56,7 +53,6 @@ def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> Iterator
 
 
 def _problems(store: Store, output: str) -> Ref | None:
-    """The problems that an artifact was made of."""
     named = store.manifest(Ref.parse(output)).parents.get("problems")
     return Ref.parse(named[0]) if named else None
 
@@ -117,7 +113,6 @@ def skipped_rounds(skipped: Sequence[int], num_rounds: int) -> list[str]:
 
 
 def _replaced_groups(updates: Sequence[Summary]) -> list[str]:
-    """Remark on the failed groups that updates left out because a hinted one took their place."""
     replaced = sum(found.get("replaced_groups", 0) for found in updates)
     if not replaced:
         return []
@@ -134,7 +129,6 @@ def left_out_texts(rollouts: Sequence[Summary]) -> list[str]:
 
 
 def _refused_rows(purpose: str, summary: Summary) -> list[str]:
-    """Remark on the rows of a file that are not used."""
     refused = summary.get("refused", {})
     num_refused = sum(refused.values())
     if not num_refused:

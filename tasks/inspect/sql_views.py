@@ -1,7 +1,4 @@
-"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some.
-
-with ask(home, "select purpose, avg(reward) from samples group by purpose", "demo-1a2b3c4d") as answer: ...
-"""
+"""`gradus sql`: the views runs, stages, metrics and samples above the tables of the lake, of all runs or of some."""
 
 import contextlib
 import json
@@ -17,9 +14,9 @@ from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.views import artifact, samples, tables
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.lake_views import artifact, samples, tables
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_metrics, read_settings
@@ -138,7 +135,6 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
 
 
 def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:
-    """The metrics of every attempt, as the journal has them."""
     found: dict[str | None, list[tuple[int | None, Metrics]]] = {}
     for row in read_metrics(run.folder, run.on_damage):
         found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))

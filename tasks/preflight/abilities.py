@@ -1,12 +1,5 @@
 """Requirements of settings on each other, on the policy and on installed packages, checked before anything starts.
 
-    check_length(home.lake, "bundled", 4096)              # UsageError: the policy has 256 positions
-    check_engine(RolloutConfig(engine="vllm"))            # UsageError: vllm is not installed
-    check_learning(RolloutConfig(top_p=0.9), UpdateConfig(correction=CorrectionConfig(name="token_truncated")))
-    check_objective(UpdateConfig.model_validate({"advantage": "disco"}))     # UsageError: clip takes no coefficients
-    check_lora(UpdateConfig(lora=LoraConfig(quantize="nf4")))                # UsageError: no GPU here
-    check_launch(UpdateConfig.model_validate({"launch": {"processes": 2}, "optimizer": "adamw_8bit"}))     # UsageError
-
 Only what a stage would certainly refuse is refused here; of a policy its config.json is read and nothing loaded, and
 torch is imported only to look for a GPU. What an advantage returns must be something that the loss takes, and a method
 that is defined as a mean over rows, or over tokens, needs an aggregation that weighs these alike. No part of an
@@ -34,8 +27,7 @@ from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.shaping import is_carried
-from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake
-from gradus.tasks.preflight.reads import refuse_needs
+from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake, refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""

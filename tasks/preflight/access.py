@@ -144,7 +144,6 @@ def prefect_answer(error: BaseException) -> Access:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and what led to it."""
     seen: set[int] = set()
     found: BaseException | None = error
     while found is not None and id(found) not in seen:

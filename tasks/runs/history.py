@@ -13,7 +13,7 @@ from gradus.data.lake.train_states import state_ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
-from gradus.tasks.runs.records import Account, Label, RunSettings, StageFinished, StageReused, StageStarted
+from gradus.tasks.runs.records import Account, Brief, Label, RunSettings, StageFinished, StageReused, StageStarted
 from gradus.tasks.runs.run_cache import Facts, KeptFacts, Sizes, keep, proof_of, recall
 
 AGAIN = "run the same command again to resume"
@@ -30,19 +30,6 @@ class Attempt(Label):
     seconds: float
     error: str
     status: str
-
-
-class Brief(TypedDict):
-    """A run in short; `error` is why it did not finish."""
-
-    run: str
-    status: str
-    error: str
-    verb: str
-    started: float | None
-    stages: int
-    reused: int
-    seconds: float
 
 
 class Listed(Brief):
@@ -280,35 +267,27 @@ def _facts(folder: Path, story: Story, on_damage: OnDamage) -> Facts:
     """Return the facts of a run that depend on files alone, not on who works on it, so that they can be kept."""
     rows = list(story.rows.values())
     reused = sum(row["status"] == "reused" for row in rows)
-    return {
-        "verb": read_settings(folder, on_damage)["verb"],
+    brief: Brief = {
+        "run": folder.name,
         "status": story.status,
+        "error": story.error,
+        "verb": read_settings(folder, on_damage)["verb"],
         "started": story.started,
         "stages": len(rows) - reused,
         "reused": reused,
         "seconds": round(sum(row["seconds"] for row in rows), 1),
-        "error": story.error,
-        "at_work": [f"{row['stage']} of round {row['round']}" for row in story.at_work],
     }
+    return {"brief": brief, "at_work": [f"{row['stage']} of round {row['round']}" for row in story.at_work]}
 
 
 def _standing(folder: Path, facts: Facts) -> Brief:
-    """The facts with the status that the run has now."""
-    status, error = facts["status"], facts["error"]
-    if status == OPEN:
-        during = f" during {' and '.join(facts['at_work'])}" if facts["at_work"] else ""
-        alive = holder(folder) is not None
-        status, error = ("running", "") if alive else ("killed", f"the process was killed{during}; {AGAIN}")
-    return {
-        "run": folder.name,
-        "status": status,
-        "error": error,
-        "verb": facts["verb"],
-        "started": facts["started"],
-        "stages": facts["stages"],
-        "reused": facts["reused"],
-        "seconds": facts["seconds"],
-    }
+    brief = facts["brief"]
+    if brief["status"] != OPEN:
+        return brief
+    if holder(folder) is not None:
+        return {**brief, "status": "running", "error": ""}
+    during = f" during {' and '.join(facts['at_work'])}" if facts["at_work"] else ""
+    return {**brief, "status": "killed", "error": f"the process was killed{during}; {AGAIN}"}
 
 
 def _listed(folder: Path, sizes: Sizes, on_damage: OnDamage) -> tuple[Listed, dict[str, int]]:
@@ -327,7 +306,7 @@ def _listed(folder: Path, sizes: Sizes, on_damage: OnDamage) -> tuple[Listed, di
             on_damage(damage)
     for output in facts["finished"]:
         if not sizes.has(output):
-            on_damage(missing(output, folder.name, facts["verb"]))
+            on_damage(missing(output, folder.name, facts["brief"]["verb"]))
     outputs = {ref: num_bytes for ref, num_bytes in facts["outputs"].items() if sizes.has(ref)}
     return {**_standing(folder, facts), "gain": facts["gain"], "bytes": sum(outputs.values())}, outputs
 
@@ -341,7 +320,7 @@ def _measured(folder: Path, sizes: Sizes, on_damage: OnDamage) -> KeptFacts:
     finished = finished_outputs(rows)
     for output in finished:
         if outputs[output] is None:
-            on_damage(missing(output, folder.name, facts["verb"]))
+            on_damage(missing(output, folder.name, facts["brief"]["verb"]))
     there = {output: num_bytes or 0 for output, num_bytes in outputs.items()}
     gain = _gain(story.pass_at_1, lambda output: sizes.summary(output, on_damage))
     return {**facts, "outputs": there, "finished": finished, "gain": gain}

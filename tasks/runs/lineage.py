@@ -17,8 +17,17 @@ from gradus.data.lake.index import Index, Listed
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.views import USED
-from gradus.tasks.runs.history import Attempt, Brief, Story, brief_of, finished_outputs, missing, of_run, read_story
+from gradus.tasks.runs.history import Attempt, Story, brief_of, finished_outputs, missing, of_run, read_story
+from gradus.tasks.runs.records import Brief
+
+_TEXT = pa.string()
+USED = pa.schema(
+    [
+        *(("run", _TEXT), ("round", pa.int64()), ("purpose", _TEXT)),
+        *(("rollouts", _TEXT), ("scores", _TEXT), ("problems", _TEXT)),
+    ]
+)
+"""Digests of the rollouts that a run used, of their scores and their problems; a null run where no run names them."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class Use:
 
 
 class Lineage:
-    """The artifacts that a query may read: those of a lake, or of chosen runs. Satisfies `views.Lake`."""
+    """The artifacts that a query may read: those of a lake, or of chosen runs."""
 
     def __init__(self, store: Store, runs: Sequence[Run], *, whole_lake: bool, on_damage: OnDamage = refuse) -> None:
         self._store = store

@@ -29,29 +29,24 @@ class Precedent:
     summary: Summary
 
 
-@dataclass(frozen=True)
-class Precedents:
-    """Every attempt that ended well, newest first."""
-
-    found: Sequence[Precedent]
-
-    def of_call(self, key: Key) -> list[Precedent]:
-        """Return those of the same stage, round and purpose."""
-        return [each for each in self.found if each.key == key]
-
-    def alike(self, key: Key) -> list[Precedent]:
-        """Return those most like a call: of its round and purpose if there are any, else of its purpose, else all."""
-        stage, _, purpose = key
-        same_stage = [each for each in self.found if each.key[0] == stage]
-        same_purpose = [each for each in same_stage if each.key[2] == purpose]
-        return self.of_call(key) or same_purpose or same_stage
+def of_call(found: Sequence[Precedent], key: Key) -> list[Precedent]:
+    """Return the precedents of the same stage, round and purpose."""
+    return [each for each in found if each.key == key]
 
 
-def precedents(runs: Path, prefer: str = "") -> Precedents:
-    """Read the journals of a folder of runs; runs whose name begins with `prefer` come first."""
+def alike(found: Sequence[Precedent], key: Key) -> list[Precedent]:
+    """Return those most like a call: of its round and purpose if there are any, else of its purpose, else all."""
+    stage, _, purpose = key
+    same_stage = [each for each in found if each.key[0] == stage]
+    same_purpose = [each for each in same_stage if each.key[2] == purpose]
+    return of_call(found, key) or same_purpose or same_stage
+
+
+def precedents(runs: Path, prefer: str = "") -> list[Precedent]:
+    """Return every attempt that ended well, newest first; those of runs whose name begins with `prefer` come first."""
     folders = run_folders(runs)[:NUM_RUNS]
     folders.sort(key=lambda folder: not folder.name.startswith(prefer))
-    return Precedents([each for folder in folders for each in reversed(finished(folder))])
+    return [each for folder in folders for each in reversed(finished(folder))]
 
 
 def finished(folder: Path, on_damage: OnDamage = refuse) -> list[Precedent]:

@@ -130,6 +130,19 @@ class Report(TypedDict, total=False):
     steps: list[Metrics]
 
 
+class Brief(TypedDict):
+    """A run in short; `error` is why it did not finish."""
+
+    run: str
+    status: str
+    error: str
+    verb: str
+    started: float | None
+    stages: int
+    reused: int
+    seconds: float
+
+
 class RunSettings(TypedDict):
     """Contents of `run.json`; of a training also its recipe."""
 

@@ -9,33 +9,27 @@ it is still there is looked up every time.
 import contextlib
 import json
 import os
-import zlib
 from pathlib import Path
 from typing import TypedDict
 
 from gradus.data.errors import CorruptArtifactError, OnDamage
-from gradus.data.files import replace_file
+from gradus.data.files import read_cache, write_cache
 from gradus.data.lake.manifest import FILE_NAME, REPORT
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.runs.journal import EVENTS
+from gradus.tasks.runs.records import Brief
 
 _NAME = ".summary.json"
-_VERSION = 3
+_VERSION = 4
 
 Proof = list[int]
 
 
 class Facts(TypedDict):
-    """Facts of a run in its journal, whoever works on it now."""
+    """Facts of a run in its journal, whoever works on it now; an open run has no status and no error."""
 
-    verb: str
-    status: str
-    started: float | None
-    stages: int
-    reused: int
-    seconds: float
-    error: str
+    brief: Brief
     at_work: list[str]
 
 
@@ -54,21 +48,14 @@ def proof_of(folder: Path) -> Proof:
 
 def recall(folder: Path, proof: Proof) -> KeptFacts | None:
     """Return the cached facts of a run, if they were read from the files as they are."""
-    try:
-        checksum, _, content = (folder / _NAME).read_bytes().partition(b"\n")
-        if checksum != _checksum(content):
-            return None
-        body = json.loads(content)
-        return body["facts"] if body["proof"] == proof else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
+    body = read_cache(folder / _NAME)
+    return body["facts"] if isinstance(body, dict) and body.get("proof") == proof else None
 
 
 def keep(folder: Path, proof: Proof, facts: KeptFacts) -> None:
     """Keep what was read of a run; a folder that cannot be written is read again the next time."""
-    content = json.dumps({"proof": proof, "facts": facts}).encode()
     with contextlib.suppress(OSError):
-        replace_file(folder / _NAME, _checksum(content) + b"\n" + content)
+        write_cache(folder / _NAME, {"proof": proof, "facts": facts})
 
 
 class Sizes:
@@ -126,7 +113,3 @@ def _stat(path: Path) -> tuple[int, int]:
     except OSError:
         return 0, 0
     return found.st_size, found.st_mtime_ns
-
-
-def _checksum(content: bytes) -> bytes:
-    return f"{zlib.crc32(content):08x}".encode()

@@ -14,8 +14,8 @@ from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
-from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, PROBLEMS, ROLLOUTS
+from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import TableRows
 from gradus.tasks.artifacts.token_places import with_places
 from gradus.tasks.config.round_columns import tracked_columns

@@ -1,14 +1,16 @@
 """Translation of a journal's events for the tracker: metrics, files and tables that follow. Does not import MLflow."""
 
+import csv
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeAlias, cast
 
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.config.settings import Prices
-from gradus.tasks.formats import markdown, visible
+from gradus.tasks.formats import csv_cell, markdown, visible
 from gradus.tasks.runs.journal import event_lines
 from gradus.tasks.runs.records import (
     Label,
@@ -21,10 +23,9 @@ from gradus.tasks.runs.records import (
     Summary,
     Which,
 )
-from gradus.tasks.tracking.metric_table import find
+from gradus.tasks.tracking.metric_table import Mark, is_marked
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
 from gradus.tasks.tracking.notes import headline, numbers_only
-from gradus.tasks.tracking.report import table_md, write_report
 from gradus.tasks.tracking.state import Live, State
 
 Point: TypeAlias = tuple[str, float, int, int]
@@ -66,7 +67,7 @@ def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> No
         if math.isfinite(value) and is_on_run(call["stage"], call["purpose"], name):
             spelled = run_metric_name(call["stage"], call["purpose"], name)
             if has_room(spelled, state.others):
-                step = 0 if state.ends_only and compares(name) else call["round"]
+                step = 0 if state.ends_only and is_marked(name, Mark.COMPARES) else call["round"]
                 _put(name, (spelled, value, in_ms(seconds), step), state)
     if call["stage"] == "evaluate" and kind_of(call["purpose"], "eval/") == "eval":
         _note_figures(metrics, state)
@@ -75,8 +76,7 @@ def to_parent(call: Which, seconds: float, metrics: Metrics, state: State) -> No
 def _put(name: str, point: Point, state: State) -> None:
     """Queue a point. Zeros of quiet metrics are held back until the first non-zero value."""
     spelled, value, time_ms, step = point
-    metric = find(name)
-    if metric is not None and metric.quiet and spelled not in state.loud:
+    if is_marked(name, Mark.QUIET) and spelled not in state.loud:
         waiting = state.zeros.setdefault(spelled, [])
         if value == 0:
             waiting.append((time_ms, step))
@@ -84,12 +84,6 @@ def _put(name: str, point: Point, state: State) -> None:
         state.backlog += [(spelled, 0.0, *each) for each in waiting]
         state.loud.append(spelled)
     state.backlog.append(point)
-
-
-def compares(name: str) -> bool:
-    """Return whether a metric compares an evaluation with that of the starting policy."""
-    metric = find(name)
-    return metric is not None and metric.compares
 
 
 def evaluates_at_its_ends(recipe: object) -> bool:
@@ -242,3 +236,67 @@ def stage_table(folder: Path, end: int) -> tuple[list[tuple[str | float, ...]], 
 
 def _nothing() -> dict[str, float]:
     return {"ran": 0, "reused": 0, "failed": 0, "seconds": 0.0}
+
+
+MAX_ROWS = 64
+_PAGE = Path(__file__).with_name("sample.html")
+
+
+def summary_md(title: str, facts: Mapping[str, object], report: Report) -> str:
+    """A page of Markdown: what the attempt was, how it ended, its counts and its metrics."""
+    parts = [f"# {markdown(title)}", _markdown_table(("", ""), facts.items())]
+    for heading, values in (("Counts", report.get("summary")), ("Metrics", report.get("metrics"))):
+        if values:
+            parts.append(f"## {heading}\n\n{_markdown_table(('name', 'value'), values.items())}")
+    return "\n\n".join(parts) + "\n"
+
+
+def table_md(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """A Markdown table of rows."""
+    lines = [columns, ["---"] * len(columns), *([markdown(_text(cell)) for cell in row] for row in rows)]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def head_csv(rows: Sequence[Sample]) -> str:
+    """The rows as CSV; a text that a spreadsheet would compute gets a leading apostrophe."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([csv_cell(visible(name)) for name in columns])
+    for row in rows[:MAX_ROWS]:
+        writer.writerow([csv_cell(visible(_text(row.get(name)))) for name in columns])
+    return out.getvalue()
+
+
+def sample_html(title: str, rows: Sequence[Sample]) -> str:
+    """A page of samples that runs nothing and loads nothing, whatever the samples say."""
+    from jinja2 import Environment  # noqa: PLC0415 - the command line starts without it
+
+    page = Environment(autoescape=True).from_string(_PAGE.read_text(encoding="utf-8"))
+    shown = [
+        {
+            "kind": row.get("outcome") if row.get("outcome") in ("correct", "wrong") else "",
+            "cells": [(visible(str(name), 200), visible(_text(value))) for name, value in row.items()],
+        }
+        for row in rows[:MAX_ROWS]
+    ]
+    return page.render(title=visible(title, 200), rows=shown, total=len(rows))
+
+
+def write_report(folder: Path, title: str, facts: Mapping[str, object], report: Report) -> None:
+    """Write summary.md, and head.csv and sample.html where there are samples, into a folder."""
+    (folder / "summary.md").write_text(summary_md(title, facts, report), encoding="utf-8")
+    samples = report.get("samples")
+    if samples:
+        (folder / "head.csv").write_text(head_csv(samples), encoding="utf-8")
+        (folder / "sample.html").write_text(sample_html(title, samples), encoding="utf-8")
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _markdown_table(columns: tuple[str, str], rows: Iterable[tuple[str, object]]) -> str:
+    return table_md(columns, [(str(name), value) for name, value in rows])

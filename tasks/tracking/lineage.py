@@ -1,4 +1,7 @@
-"""Artifacts in MLflow: tables as datasets, checkpoints as models by reference, what was measured on which."""
+"""Artifacts in MLflow: tables as datasets, checkpoints as models by reference, samples as traces with feedback.
+
+MLflow renders a text of a trace as Markdown, remote pictures included, and an object as JSON.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,11 +10,21 @@ from pathlib import Path
 
 import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import Dataset, DatasetInput, InputTag, LoggedModelOutput
+from mlflow.entities import (
+    AssessmentSource,
+    AssessmentSourceType,
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LoggedModelOutput,
+    NoOpSpan,
+)
 from mlflow.exceptions import MlflowException
 
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.tracking.facts import COMPARISON, roles_by_artifact
+from gradus.tasks.runs.records import Sample
+from gradus.tasks.tracking.facts import COMPARISON, ends, roles_by_artifact, shown
+from gradus.tasks.tracking.loop import RefusedError
 from gradus.tasks.tracking.notes import links_note
 
 CHECKPOINTS = "checkpoints"
@@ -115,3 +128,42 @@ class LoggedLineage:
         if note:
             self._client.update_model_version(name, version.version, description=note)
         self._client.set_registered_model_alias(name, alias, version.version)
+
+
+_ASKED = ("question", "hint_text", "answer")
+_ANSWERED = ("completion", "extracted", "error")
+
+
+class Traces:
+    """Tells MLflow of the best and the worst samples of a round; a trace costs about 60 ms."""
+
+    def __init__(self, client: MlflowClient, experiment: str, per_round: int) -> None:
+        self._client = client
+        self._experiment = experiment
+        self._per_round = per_round
+
+    def log(self, run_id: str, attempt: str, samples: Sequence[Sample], done: int, *, looks_first: bool) -> int:
+        """Log as many samples of an attempt as its round has left; return the round's number of traces."""
+        chosen = ends(samples, max(0, self._per_round - done))
+        for index, sample in enumerate(chosen):
+            name = f"{attempt}:{index}"
+            query = f"tags.`gradus.sample` = '{name}'"
+            if not (looks_first and self._client.search_traces(locations=[self._experiment], filter_string=query)):
+                self._trace(run_id, name, sample)
+        return done + len(chosen)
+
+    def _trace(self, run_id: str, name: str, sample: Sample) -> None:
+        span = mlflow.start_span_no_context(
+            str(sample.get("problem_id", "rollout")),
+            inputs=shown(sample, _ASKED),
+            tags={"gradus.sample": name},
+            metadata={"mlflow.sourceRun": run_id},
+            experiment_id=self._experiment,
+        )
+        span.end(outputs=shown(sample, _ANSWERED))
+        if isinstance(span, NoOpSpan):
+            raise RefusedError(f"no trace could be made of sample {name}")
+        source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
+        for kind in ("reward", "outcome"):
+            if isinstance(value := sample.get(kind), str | float | int):
+                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)

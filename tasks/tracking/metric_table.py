@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Flag, auto
 from functools import cache
 from typing import Literal
 
@@ -22,6 +23,20 @@ REPORTER = "the reporter"
 Kind = Literal["train", "eval", "suite", "profile", "wave"]
 """Purpose of a stage: a round's own training, the first suite, a further one, profiling, a wave or tracker, …"""
 
+
+class Mark(Flag):
+    """Marks of a metric."""
+
+    STEP = auto()
+    """Also measured for each optimiser step, on the run of the stage."""
+    QUIET = auto()
+    """Shown only after its first non-zero value."""
+    COMPARES = auto()
+    """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
+
+
+_STEP, _QUIET, _COMPARES = Mark
+_NO_MARKS = Mark(0)
 _NO_KINDS: tuple[Kind, ...] = ()
 _TRAIN: tuple[Kind, ...] = ("train",)
 _EVAL: tuple[Kind, ...] = ("eval",)
@@ -68,13 +83,8 @@ class Metric:
     writer: str
     doc: str
     on_run: tuple[Kind, ...] = _NO_KINDS
+    marks: Mark = _NO_MARKS
     on_run_of: tuple[str, ...] = ()
-    by_step: bool = False
-    """Also measured for each optimiser step, on the run of the stage."""
-    quiet: bool = False
-    """Show this metric only after its first non-zero value."""
-    compares: bool = False
-    """Compares with the evaluation of the starting policy: an end value if a training evaluates only at its ends."""
 
     @property
     def is_pattern(self) -> bool:
@@ -96,9 +106,9 @@ class Metric:
         """Return the meaning of a point's step."""
         if self.writer == REPORTER:
             return "0"
-        if self.compares:
+        if Mark.COMPARES in self.marks:
             return "round; 0 if it is evaluated only before and after"
-        return "round; optimiser step on the stage's run" if self.by_step else "round"
+        return "round; optimiser step on the stage's run" if Mark.STEP in self.marks else "round"
 
 
 METRICS: Sequence[Metric] = (
@@ -108,29 +118,17 @@ METRICS: Sequence[Metric] = (
     Metric("eval/SUITE/ci_low", "share", "evaluate", "Lower end of the interval of the first k.", _EVAL),
     Metric("eval/SUITE/ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL),
     Metric(
-        "eval/SUITE/gain",
-        "share",
-        "evaluate",
-        "pass@1 minus that of the starting policy, paired.",
-        _SUITES,
-        compares=True,
+        "eval/SUITE/gain", "share", "evaluate", "pass@1 minus that of the starting policy, paired.", _SUITES, _COMPARES
     ),
-    Metric(
-        "eval/SUITE/gain_ci_low",
-        "share",
-        "evaluate",
-        "Lower end of its paired interval.",
-        _EVAL,
-        compares=True,
-    ),
-    Metric("eval/SUITE/gain_ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL, compares=True),
+    Metric("eval/SUITE/gain_ci_low", "share", "evaluate", "Lower end of its paired interval.", _EVAL, _COMPARES),
+    Metric("eval/SUITE/gain_ci_high", "share", "evaluate", "Upper end of the same interval.", _EVAL, _COMPARES),
     Metric(
         "eval/SUITE/newly_solved",
         "problems",
         "evaluate",
         "Problems solved now and never at the start.",
         _EVAL,
-        compares=True,
+        _COMPARES,
     ),
     Metric("eval/SUITE/mean_tokens", "tokens", "evaluate", "Mean length of a completion.", _EVAL),
     Metric("eval/SUITE/coverage", "share", "evaluate", "Rollouts with a verdict on correctness."),
@@ -138,55 +136,35 @@ METRICS: Sequence[Metric] = (
     Metric("eval/SUITE/reward_mean_ci_low", "reward", "evaluate", "Lower end of its interval."),
     Metric("eval/SUITE/reward_mean_ci_high", "reward", "evaluate", "Upper end of the same interval."),
     Metric(
-        "eval/SUITE/reward_gain", "reward", "evaluate", "Mean reward minus that of the starting policy.", compares=True
-    ),
-    Metric(
-        "eval/SUITE/reward_gain_ci_low",
+        "eval/SUITE/reward_gain",
         "reward",
         "evaluate",
-        "Lower end of its paired interval.",
-        compares=True,
+        "Mean reward minus that of the starting policy.",
+        marks=_COMPARES,
     ),
-    Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval.", compares=True),
+    Metric("eval/SUITE/reward_gain_ci_low", "reward", "evaluate", "Lower end of its paired interval.", marks=_COMPARES),
+    Metric("eval/SUITE/reward_gain_ci_high", "reward", "evaluate", "Upper end of the same interval.", marks=_COMPARES),
     Metric("reward/mean", "reward", "score", "Mean reward of the rollouts with one.", _TRIES),
     Metric("reward/std", "reward", "score", "Standard deviation of the same rewards (ddof 0).", _TRAIN),
     Metric("reward/frac_zero_std_groups", "share", "score", "Groups whose rewards are all equal.", _TRAIN),
     Metric("reward/frac_all_right", "share", "score", "Groups with a verdict whose every rollout is right.", _TRAIN),
     Metric("reward/COMPONENT", "reward", "score", "Mean of one component of the reward.", _TRAIN),
-    Metric("policy/loss", "nats", "update", "Loss of an optimiser step, all terms.", _TRAIN, by_step=True),
-    Metric("policy/entropy", "nats", "update", "Mean entropy of a token's distribution.", _TRAIN, by_step=True),
-    Metric(
-        "policy/kl_old", "nats", "update", "KL to the policy before the update (k3).", _TRAIN, by_step=True, quiet=True
-    ),
-    Metric("policy/kl_ref", "nats", "update", "KL to the reference policy (k3), if one is used.", _TRAIN, by_step=True),
-    Metric(
-        "policy/clip_frac_low",
-        "share",
-        "update",
-        "Tokens clipped at the lower bound.",
-        _TRAIN,
-        by_step=True,
-        quiet=True,
-    ),
-    Metric(
-        "policy/clip_frac_high",
-        "share",
-        "update",
-        "Tokens clipped at the upper bound.",
-        _TRAIN,
-        by_step=True,
-        quiet=True,
-    ),
-    Metric("policy/grad_norm", "norm", "update", "Gradient norm before clipping.", _TRAIN, by_step=True),
-    Metric("policy/lr", "1", "update", "Learning rate.", _TRAIN, by_step=True),
-    Metric("policy/ratio_mean", "1", "update", "Mean ratio of the policy to that before the update.", by_step=True),
-    Metric("policy/ratio_max", "1", "update", "Largest such ratio.", by_step=True),
-    Metric("policy/advantage_abs", "1", "update", "Mean absolute advantage of a token.", by_step=True),
-    Metric("policy/OWN", "", "update", "A metric of a loss, or of weights of tokens.", _TRAIN, by_step=True),
-    Metric("critic/loss", "reward²", "update", "Loss of the critic.", by_step=True),
-    Metric("critic/grad_norm", "norm", "update", "Gradient norm of the critic before clipping.", by_step=True),
-    Metric("critic/explained_variance", "share", "update", "Variance of the returns it explains.", by_step=True),
-    Metric("sft/loss", "nats", "warmstart", "Cross entropy of a token of the worked solutions.", by_step=True),
+    Metric("policy/loss", "nats", "update", "Loss of an optimiser step, all terms.", _TRAIN, _STEP),
+    Metric("policy/entropy", "nats", "update", "Mean entropy of a token's distribution.", _TRAIN, _STEP),
+    Metric("policy/kl_old", "nats", "update", "KL to the policy before the update (k3).", _TRAIN, _STEP | _QUIET),
+    Metric("policy/kl_ref", "nats", "update", "KL to the reference policy (k3), if one is used.", _TRAIN, _STEP),
+    Metric("policy/clip_frac_low", "share", "update", "Tokens clipped at the lower bound.", _TRAIN, _STEP | _QUIET),
+    Metric("policy/clip_frac_high", "share", "update", "Tokens clipped at the upper bound.", _TRAIN, _STEP | _QUIET),
+    Metric("policy/grad_norm", "norm", "update", "Gradient norm before clipping.", _TRAIN, _STEP),
+    Metric("policy/lr", "1", "update", "Learning rate.", _TRAIN, _STEP),
+    Metric("policy/ratio_mean", "1", "update", "Mean ratio of the policy to that before the update.", marks=_STEP),
+    Metric("policy/ratio_max", "1", "update", "Largest such ratio.", marks=_STEP),
+    Metric("policy/advantage_abs", "1", "update", "Mean absolute advantage of a token.", marks=_STEP),
+    Metric("policy/OWN", "", "update", "A metric of a loss, or of weights of tokens.", _TRAIN, _STEP),
+    Metric("critic/loss", "reward²", "update", "Loss of the critic.", marks=_STEP),
+    Metric("critic/grad_norm", "norm", "update", "Gradient norm of the critic before clipping.", marks=_STEP),
+    Metric("critic/explained_variance", "share", "update", "Variance of the returns it explains.", marks=_STEP),
+    Metric("sft/loss", "nats", "warmstart", "Cross entropy of a token of the worked solutions.", marks=_STEP),
     Metric("mismatch/kl", "nats", "update", "KL of sampler and trainer on the sampled tokens (k3).", _TRAIN),
     Metric("mismatch/ratio_mean", "1", "update", "Mean of exp(trainer - sampler)."),
     Metric("mismatch/ratio_max", "1", "update", "Largest such ratio.", _TRAIN),
@@ -195,7 +173,7 @@ METRICS: Sequence[Metric] = (
     Metric("mismatch/masked_frac", "share", "update", "Tokens without two finite log-probs, left out."),
     Metric("length/mean", "tokens", "rollout", "Mean length of a completion.", ("train", "eval")),
     Metric("length/max", "tokens", "rollout", "Longest completion.", _TRAIN),
-    Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN, quiet=True),
+    Metric("length/truncated_frac", "share", "rollout", "Completions cut off by max_tokens.", _TRAIN, _QUIET),
     Metric(
         "data/pass_rate_mean", "share", "difficulty", "Mean pass rate of the problems measured in the round.", _TRAIN
     ),
@@ -204,7 +182,7 @@ METRICS: Sequence[Metric] = (
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
     Metric("data/planned_frac", "share", "curate", "Problems that are planned: kept, in the top and drawn."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
-    Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, quiet=True),
+    Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, _QUIET),
     Metric("data/wave_rollouts", "rollouts", "wave", "Rollouts that a wave asks for."),
     Metric("data/tracked_rows", "rows", "tracker", "Rows that a tracker keeps."),
     Metric("data/tracked_changed", "rows", "tracker", "Rows of a tracker that the round changed or added."),
@@ -217,7 +195,7 @@ METRICS: Sequence[Metric] = (
         "update",
         "Mean age of the rows, in updates since they were sampled.",
         _TRAIN,
-        quiet=True,
+        _QUIET,
     ),
     Metric("data/age_max", "updates", "update", "Largest age of a row."),
     Metric("batch/taken_frac", "share", "shape", "Rows of the round that the update learns from."),
@@ -232,15 +210,22 @@ METRICS: Sequence[Metric] = (
     Metric("trained/truncated_frac", "share", "update", "Rows learnt from that were cut off by max_tokens."),
     Metric("trained/skipped_updates", "1", "update", "1 where no group had variance and no step was taken."),
     Metric("trained/hint_level_mean", "level", "update", "Mean hint level of the rows learnt from."),
-    Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN, quiet=True),
-    Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN, quiet=True),
-    Metric("verifier/unparsed_frac", "share", "score", "Completions in which no answer was found.", _TRAIN, quiet=True),
+    Metric("verifier/error_frac", "share", "score", "Rows whose reward raised an error.", _TRAIN, _QUIET),
+    Metric("verifier/timeout_frac", "share", "score", "Rows whose reward took too long.", _TRAIN, _QUIET),
+    Metric("verifier/unparsed_frac", "share", "score", "Completions in which no answer was found.", _TRAIN, _QUIET),
     Metric("verifier/latency_p95_s", "s", "score", "95th percentile of the time that judging a row took."),
-    Metric("perf/compute_s", "s", EVERY_STAGE, "Wall time of the computation.", _TRAIN, ("rollout", "score", "update")),
+    Metric(
+        "perf/compute_s",
+        "s",
+        EVERY_STAGE,
+        "Wall time of the computation.",
+        _TRAIN,
+        on_run_of=("rollout", "score", "update"),
+    ),
     Metric("perf/cpu_s", "s", EVERY_STAGE, "CPU time of the process that computed, with its ended children."),
     Metric("perf/gpu_s", "s", EVERY_STAGE, "Wall time times the GPUs that its process sees; absent without one."),
     Metric("perf/tokens_per_s", "tokens/s", "rollout, update", "Tokens sampled, or trained on.", _TRAIN),
-    Metric("perf/step_s", "s", "update", "Wall time of an optimiser step.", by_step=True),
+    Metric("perf/step_s", "s", "update", "Wall time of an optimiser step.", marks=_STEP),
     Metric("perf/memory_halvings", "1", "update", "How often memory ran out and packs were halved."),
     Metric("total/rounds", "rounds", REPORTER, "Last round that has an update.", _TRAIN),
     Metric(
@@ -271,6 +256,12 @@ def find(name: str) -> Metric | None:
     if name in _by_name():
         return _by_name()[name]
     return next((metric for pattern, metric in _patterns() if pattern.fullmatch(name)), None)
+
+
+def is_marked(name: str, mark: Mark) -> bool:
+    """Return whether a written name is that of a metric with a mark."""
+    metric = find(name)
+    return metric is not None and mark in metric.marks
 
 
 def section_of(name: str) -> tuple[str, str]:
@@ -343,7 +334,7 @@ _COLUMNS = "| in MLflow | unit | meaning | written as | by | step | run |\n|---|
 def _row(metric: Metric) -> str:
     section, name = section_of(metric.name)
     on_run = ", ".join((*metric.on_run, *(f"of {stage}" for stage in metric.on_run_of))) or "-"
-    on_run += "; unless 0" if metric.quiet else ""
+    on_run += "; unless 0" if Mark.QUIET in metric.marks else ""
     shown = f"{section}/{name}"
     unit, cells = metric.unit or "-", (metric.writer, metric.step, on_run)
     return f"| `{shown}` | {unit} | {metric.doc} | `{metric.name}` | {' | '.join(cells)} |"

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import TypeVar
 
@@ -165,16 +165,9 @@ def model_name(run: str, model: str) -> str:
     return _NOT_IN_MODELS.sub("_", f"{run}-{model}")
 
 
-def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+def batches(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     """The items in lists of at most `size`."""
-    batch: list[T] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+    return (items[start : start + size] for start in range(0, len(items), size))
 
 
 def _clean(text: str) -> str:

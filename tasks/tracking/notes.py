@@ -96,7 +96,6 @@ def _ended(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -
 
 
 def _found(figures: Mapping[str, float]) -> str:
-    """Return the results of the evaluations of the first suite."""
     if "pass_at_1" not in figures:
         return "No evaluation has ended."
     start = f"{figures['start']:.3f} at the start, " if "start" in figures else ""

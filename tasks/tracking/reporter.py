@@ -58,13 +58,12 @@ from gradus.tasks.tracking.facts import (
     total_points,
     write_files,
 )
-from gradus.tasks.tracking.lineage import CHECKPOINTS, LoggedLineage
+from gradus.tasks.tracking.lineage import CHECKPOINTS, LoggedLineage, Traces
 from gradus.tasks.tracking.loop import Follower, RefusedError, UnreachableError
 from gradus.tasks.tracking.names import model_name
 from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, opening, reused_note, run_note, stage_note
-from gradus.tasks.tracking.rows import FIRST, EarlierCalls, Rows, computes, experiment_of, first_invocation
+from gradus.tasks.tracking.rows import FIRST, Rows, computes, experiment_of, first_invocation, was_measured
 from gradus.tasks.tracking.state import Live, State, setup_lock, status
-from gradus.tasks.tracking.traces import Traces
 
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
@@ -110,7 +109,6 @@ class MlflowTeller:
         # first one that is missing.
         self._looks_first = True
         self._prices = prices()
-        self._earlier = EarlierCalls(folder)
         self._place = hashlib.sha256(f"{socket.gethostname()}:{folder.resolve()}".encode()).hexdigest()[:16]
         _settle()
         with _classified(opening=True):
@@ -257,7 +255,7 @@ class MlflowTeller:
         self._curves(run_id, live, rows, state)
         count_usage(event["summary"], found, state)
         if event["status"] == "finished":
-            if not self._earlier.has(live, state):
+            if not was_measured(self._folder, live, state):
                 to_parent(live, event["time"], found, state)
             self._trained(live, (run_id, state.parent), state)
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
@@ -285,7 +283,7 @@ class MlflowTeller:
                 self._lineage.log_output(run_id, model_id, call["round"])
 
     def _stage_reused(self, event: records.StageReused, state: State) -> None:
-        if self._earlier.has(event, state):
+        if was_measured(self._folder, event, state):
             return
         ref = Ref.parse(event["output"])
         metrics = read_report(self._store, ref).get("metrics", {})

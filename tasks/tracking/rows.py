@@ -5,6 +5,7 @@ name of the first invocation in the journal.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from mlflow import MlflowClient
@@ -96,21 +97,9 @@ class Rows:
         return num_rows
 
 
-class EarlierCalls:
-    """Calls of earlier commands whose metrics are in the run's row, by its journal."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._end = 0
-        self._calls = frozenset[str]()
-
-    def has(self, call: Label, state: State) -> bool:
-        """Return whether the row has what a call measured: an artifact measures the same whenever it is reused."""
-        if not state.resumed:
-            return False
-        if self._end != state.begun_at:
-            self._end, self._calls = state.begun_at, _ended_calls(self._folder, state.begun_at)
-        return _named(call) in self._calls
+def was_measured(folder: Path, call: Label, state: State) -> bool:
+    """Return whether the run's row has what a call measured: an artifact measures the same whenever it is reused."""
+    return state.resumed and _named(call) in _ended_calls(folder, state.begun_at)
 
 
 def first_invocation(folder: Path) -> str:
@@ -119,6 +108,7 @@ def first_invocation(folder: Path) -> str:
     return next((event["invocation"] for event in events if event["event"] == "run_started"), "")
 
 
+@lru_cache(1)
 def _ended_calls(folder: Path, end: int) -> frozenset[str]:
     """The calls that ended well before a place in the journal."""
     begun: dict[str, str] = {}

@@ -89,16 +89,9 @@ class State:
         self.runs, self.live, self.backlog = {}, {}, []
         if resumed:
             return
-        self.traces, self.seconds, self.note, self.reuses = {}, 0.0, "", 0
-        self.zeros, self.loud, self.others, self.totals, self.figures, self.about, self.datasets = (
-            {},
-            [],
-            [],
-            {},
-            {},
-            [],
-            [],
-        )
+        self.seconds, self.note, self.reuses = 0.0, "", 0
+        self.traces, self.zeros, self.totals, self.figures = {}, {}, {}, {}
+        self.loud, self.others, self.about, self.datasets = [], [], [], []
 
     def add(self, name: str, amount: float) -> None:
         """Add to a total of the run."""

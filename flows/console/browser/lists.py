@@ -216,7 +216,6 @@ class ListScreen(Screen[None]):
         )
 
     def _where(self, shown: _Shown) -> str:
-        """Return a line that says what is listed."""
         scope, listing = shown.listing.scope, shown.listing
         of = f" of {scope['problem_id']}" if "problem_id" in scope else ""
         of = f" of round {scope['round']}, {scope['purpose']}" if "round" in scope else of

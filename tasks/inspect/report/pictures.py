@@ -62,7 +62,6 @@ def _map_height(figure: Figure) -> float:
 
 
 def _lines(axes: Axes, figure: Figure) -> None:
-    """Draw curves by round with their bands."""
     for index, (name, points) in enumerate(figure.frame.items()):
         colour = SERIES[index % len(SERIES)]
         at, (value, low, high) = list(points), np.array(list(points.values())).T
@@ -77,7 +76,6 @@ def _lines(axes: Axes, figure: Figure) -> None:
 
 
 def _heat(axes: Axes, figure: Figure) -> None:
-    """Draw pass rates, a problem a row."""
     rounds = figure.rounds
     rates = np.array([[row.get(at, (np.nan,))[0] for at in rounds] for row in figure.frame.values()], dtype=np.float64)
     cells = np.ma.masked_invalid(rates)
@@ -93,7 +91,6 @@ def _heat(axes: Axes, figure: Figure) -> None:
 
 
 def _bars(axes: Axes, figure: Figure) -> None:
-    """Draw the counts of each round one above the other."""
     rounds = figure.rounds
     bottom = np.zeros(len(rounds))
     for index, (name, row) in enumerate(figure.frame.items()):
@@ -106,7 +103,6 @@ def _bars(axes: Axes, figure: Figure) -> None:
 
 
 def _costs(axes: Axes, figure: Figure) -> None:
-    """Draw the seconds of the most expensive stages."""
     seconds = {label(name): row[0][3] for name, row in figure.frame.items() if row[0][3] > 0}
     names = list(seconds)[:MAX_BARS][::-1]
     axes.barh(names, [seconds[name] for name in names], color=SERIES[0])

@@ -142,7 +142,6 @@ def _settings(rows: RunRows) -> str:
 
 
 def _cards(rows: RunRows, drawn: Sequence[Figure], flipped: Sequence[Flips], spent: Figure) -> list[Card]:
-    """The figures that people ask for first."""
     found: list[Card] = []
     for chart in drawn:
         if chart.key.startswith("pass-at-k") and "pass@1" in chart.frame:

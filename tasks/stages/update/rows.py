@@ -29,8 +29,8 @@ from gradus.data.curation.batch import CONTINUED, CREDIT, REASON, REPLACED, TAKE
 from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, GateError
-from gradus.data.lake.lineage import lineage
 from gradus.data.lake.schema import MARKS, OF_MARKS, OWN
+from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import marks_in
 from gradus.models.objectives.objective import MEMBERS
 from gradus.models.objectives.ragged import Ragged

@@ -101,5 +101,5 @@ def test_two_commands_at_once_and_a_lake_that_cannot_be_written_are_served(
     def refuse(*_: Any) -> None:
         raise PermissionError(13, "not yours")
 
-    monkeypatch.setattr("gradus.data.lake.index.replace_file", refuse)
+    monkeypatch.setattr("gradus.data.lake.index.write_cache", refuse)
     assert len(read(store, refs)[0]) == 3

@@ -14,12 +14,13 @@ from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.views import USED, samples, tables
+from gradus.tasks.inspect.lake_views import samples, tables
+from gradus.tasks.runs.lineage import USED, Lineage
 
 Refs = Mapping[str, Sequence[Ref]]
 
 
-class Lake:
+class Lake(Lineage):
     """Artifacts by table, and which rollouts their scores judge."""
 
     def __init__(self, store: Store, refs: Refs, judged: Mapping[str, str] | None = None) -> None:
@@ -27,8 +28,8 @@ class Lake:
         self._refs = refs
         self._judged = judged or {}
 
-    def artifacts(self, table: str) -> Sequence[Ref]:
-        return self._refs.get(table, ())
+    def artifacts(self, table: str) -> list[Ref]:
+        return [*self._refs.get(table, ())]
 
     def judged(self) -> Mapping[str, str]:
         return self._judged
@@ -238,7 +239,7 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
         writer.write_table(pa.table(columns), index)
     writer.commit(identity={})
     before = pa.total_allocated_bytes()
-    with select(tables(store, Lake(store, {"rollouts": [ref]}), str), {}, "select * from rollouts") as answer:
+    with select(tables(store, Lake(store, {"rollouts": [ref]}), print), {}, "select * from rollouts") as answer:
         next(answer.batches)
         time.sleep(1)  # until what is read ahead is there
         held_mb = (pa.total_allocated_bytes() - before) / 1e6

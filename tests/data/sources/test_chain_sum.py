@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.sources.formats import problem_row, worked_solution
+from gradus.data.sources.formats import UnusableRowError, reasoning, worked_solution
 
 SIGNS = {"+": operator.add, "-": operator.sub}
 
@@ -48,18 +48,21 @@ def test_every_step_is_true_and_goes_on_from_the_one_before(first: int, terms: l
 
 
 def item(expression: str, answer: str) -> dict[str, object]:
-    return {"question": f"{expression} =", "answer": answer, "metadata": {"expression": expression}}
+    metadata = {"source_dataset": "chain_sum", "expression": expression}
+    return {"question": f"{expression} =", "answer": answer, "metadata": metadata}
 
 
 def test_a_row_has_its_number_of_operations_as_domain() -> None:
-    assert problem_row(item("4 + 3 - 5", "2")) == {
-        "question": "4 + 3 - 5 =",
-        "answer": "2",
-        "solution": "4+3=7\n7-5=2",
-        "domain": "chain_sum/2",
-    }
+    found = reasoning(item("4 + 3 - 5", "2"))
+    assert (found["question"], found["answer"], found["solution"], found["domain"]) == (
+        "4 + 3 - 5 =",
+        "2",
+        "4+3=7\n7-5=2",
+        "chain_sum/2",
+    )
 
 
 def test_a_generator_that_contradicts_its_own_expression_is_refused() -> None:
-    with pytest.raises(ValueError, match="the generator says 3 where the steps give 2"):
-        problem_row(item("4 + 3 - 5", "3"))
+    for odd in (item("4 + 3 - 5", "3"), item("4 * 3", "12")):
+        with pytest.raises(UnusableRowError, match="not an item of chain_sum"):
+            reasoning(odd)

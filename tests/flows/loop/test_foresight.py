@@ -21,10 +21,10 @@ from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.precedents import Precedents
+from gradus.tasks.runs.precedents import Precedent
 from gradus.tasks.runtime.calls import Call, planned
 
-NOTHING_KNOWN = Precedents([])
+NOTHING_KNOWN: list[Precedent] = []
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.tasks.identity.differences import changed_inputs, differences
+from gradus.tasks.inspect.reasons import changed_inputs, differences
 
 BASE: dict[str, Any] = {
     "stage": "score",

@@ -4,7 +4,7 @@ from typing import Any
 
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref
-from gradus.tasks.inspect.exchange.card import model_card
+from gradus.tasks.inspect.exchange.checkpoint import model_card
 
 HOSTILE = "``` \n# Heading\n![](http://127.0.0.1/x) <script>alert(1)</script> | `"
 

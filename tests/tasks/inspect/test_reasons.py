@@ -9,7 +9,6 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.reasons import explain
 from gradus.tasks.runs.journal import Journal, write_settings
 from gradus.tasks.runs.lineage import Lineage, Run
-from gradus.tasks.runs.precedents import Precedents
 
 
 def scores(store: Store, verifier: str) -> Ref:
@@ -33,7 +32,7 @@ def test_the_reason_and_the_lineage_name_what_the_run_gave(tmp_path: Path) -> No
         )
         journal.run_finished(status="finished")
         runs.append(Run(journal.folder))
-    whys = [explain(store, Precedents([]), run.folder, lambda key: True)[0]["why"] for run in runs]
+    whys = [explain(store, [], run.folder, lambda key: True)[0]["why"] for run in runs]
     assert whys[0] == "the same settings, inputs and code as in an earlier start of this run"
     assert whys[1].endswith("it reads nothing that differs in its scores")
     assert Lineage(store, runs[1:], whole_lake=False).artifacts("scores") == [now]

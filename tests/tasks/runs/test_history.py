@@ -183,7 +183,7 @@ def test_whatever_is_damaged_in_what_was_kept_is_read_anew(place: Place, data: s
             whole = bytearray(data.draw(st.binary(max_size=40)))
     kept.write_bytes(whole)
     assert place.listed() == first
-    assert json.loads(kept.read_bytes().partition(b"\n")[2])["facts"]["status"] == "finished"
+    assert json.loads(kept.read_bytes().partition(b"\n")[2])["facts"]["brief"]["status"] == "finished"
 
 
 def test_a_run_folder_that_cannot_be_written_is_listed_all_the_same(

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.tasks.formats import terminal_safe, visible
-from gradus.tasks.tracking.report import head_csv, sample_html, summary_md, table_md, write_report
+from gradus.tasks.tracking.facts import head_csv, sample_html, summary_md, table_md, write_report
 
 HOSTILE = [
     "<script>alert(document.cookie)</script>",

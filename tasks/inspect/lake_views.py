@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import duckdb
 import pyarrow as pa
@@ -22,18 +21,7 @@ from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, View
 from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
-
-USED = pa.schema(
-    [
-        ("run", pa.string()),
-        ("round", pa.int64()),
-        ("purpose", pa.string()),
-        ("rollouts", pa.string()),
-        ("scores", pa.string()),
-        ("problems", pa.string()),
-    ]
-)
-"""Digests of the rollouts that a run used, of their scores and their problems; a null run where no run names them."""
+from gradus.tasks.runs.lineage import USED, Lineage
 
 Say = Callable[[str], None]
 
@@ -89,39 +77,7 @@ class _Scan:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.read())
 
 
-class Lake(Protocol):
-    """Artifacts that a query may read; looked up only for tables that the query names."""
-
-    def artifacts(self, table: str) -> Sequence[Ref]:
-        """The finished artifacts of a table."""
-        ...
-
-    def files(self, ref: Ref) -> Sequence[FileEntry]:
-        """Return the files that the manifest of an artifact names; none if it is damaged or missing."""
-        ...
-
-    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        """The schema of a verified shard; pa.ArrowInvalid if it is not Parquet."""
-        ...
-
-    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
-        """Raise the damage, or note it: the artifact is then left out."""
-        ...
-
-    def judged(self) -> Mapping[str, str]:
-        """Digests of scores and of the rollouts that they judge."""
-        ...
-
-    def used(self) -> pa.Table:
-        """Rows of the schema USED."""
-        ...
-
-    def rounds(self) -> Mapping[str, int]:
-        """Digests of rollouts and the first round in which a run used them."""
-        ...
-
-
-def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
+def tables(store: Store, lake: Lineage, say: Say) -> dict[str, Relation]:
     """Every table of the lake; `say` hears which artifacts are left out of it."""
     return {
         **{name: _relation(store, lake, name, partial(lake.artifacts, name), say) for name in TABLES},
@@ -129,12 +85,12 @@ def tables(store: Store, lake: Lake, say: Say) -> dict[str, Relation]:
     }
 
 
-def artifact(store: Store, lake: Lake, ref: Ref, say: Say) -> Relation:
+def artifact(store: Store, lake: Lineage, ref: Ref, say: Say) -> Relation:
     """The rows of one artifact, as its table has them."""
     return _relation(store, lake, ref.table, lambda: [ref], say)
 
 
-def _relation(store: Store, lake: Lake, name: str, refs: Callable[[], Sequence[Ref]], say: Say) -> Relation:
+def _relation(store: Store, lake: Lineage, name: str, refs: Callable[[], Sequence[Ref]], say: Say) -> Relation:
     projections = {
         "rollouts": f"* exclude ({_USED_IN}) replace ({_unique('rollout_id', 'artifact')} as rollout_id, "
         f"coalesce({_USED_IN}, round)::int as round)",
@@ -142,14 +98,9 @@ def _relation(store: Store, lake: Lake, name: str, refs: Callable[[], Sequence[R
     }
 
     def read() -> ds.Dataset:
-        found = _fitting(store, lake, refs(), say)
-        match name:
-            case "rollouts":
-                return _rows(name, found, _USED_IN, lake.rounds())
-            case "scores":
-                return _rows(name, found, _JUDGED, lake.judged())
-            case _:
-                return _rows(name, found)
+        added = {"rollouts": (_USED_IN, lake.rounds), "scores": (_JUDGED, lake.judged)}
+        more, values = added.get(name, ("", dict[str, str]))
+        return _rows(name, _fitting(store, lake, refs(), say), more, values())
 
     return Relation(_known(name), read, projections.get(name, "*"))
 
@@ -158,7 +109,7 @@ def _updates_schema() -> pa.Schema:
     return UPDATES.arrow.append(pa.field("checkpoint", pa.string()))
 
 
-def _updates(store: Store, lake: Lake) -> ds.Dataset:
+def _updates(store: Store, lake: Lineage) -> ds.Dataset:
     """Return a query of the rows of updates, each with the digest of the checkpoint that it ended in."""
     shards = [
         (path, ds.field("checkpoint") == ref.digest)
@@ -168,7 +119,7 @@ def _updates(store: Store, lake: Lake) -> ds.Dataset:
     return _Frugal.of(_updates_schema(), shards)
 
 
-def samples(store: Store, lake: Lake, say: Say) -> tuple[dict[str, Relation], View]:
+def samples(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], View]:
     """The view `samples`, and the relations that it alone reads."""
 
     def relation(name: str) -> Relation:
@@ -195,7 +146,7 @@ def _unique(name: str, digest: str) -> str:
     return f"case when {digest} is null or starts_with({name}, {key}) then {name} else {key} || {name} end"
 
 
-def _verified(store: Store, lake: Lake, ref: Ref, files: Sequence[FileEntry]) -> list[Path]:
+def _verified(store: Store, lake: Lineage, ref: Ref, files: Sequence[FileEntry]) -> list[Path]:
     """Verified files of an artifact; none if one is damaged."""
     try:
         return store.verified(ref, files)
@@ -204,7 +155,7 @@ def _verified(store: Store, lake: Lake, ref: Ref, files: Sequence[FileEntry]) ->
         return []
 
 
-def _fitting(store: Store, lake: Lake, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
+def _fitting(store: Store, lake: Lineage, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
     """The verified shards of the artifacts whose types are those of their table; the others are named.
 
     They are older than the check at the door, or made by hand.
@@ -272,51 +223,27 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
     rollouts, problems = relations["_rollouts"], relations["_problems"]
     own = {name: f"_rollouts.{name}::varchar" for name in ("question", "answer", "domain") if name in rollouts.columns}
     asked = "coalesce(_problems.question, _problems.messages[-1].content"
-    columns = {
-        "run": "_used.run",
-        "round": "_used.round",
-        "purpose": "_used.purpose",
-        "problem_id": "_rollouts.problem_id",
-        "question": ", ".join([asked, *([own["question"]] if "question" in own else [])]) + ")",
-        "domain": _first("_problems.domain", own.get("domain")),
-        "answer": _first("_problems.answer", own.get("answer")),
-        "group_id": "_rollouts.group_id",
-        "sample": "_rollouts.sample",
-        "hint_level": "coalesce(_rollouts.hint_level, 0)",
-        "completion": "_rollouts.completion",
-        "completion_tokens": "len(_rollouts.completion_tokens)",
-        "finish_reason": "_rollouts.finish_reason",
-        "reward": "_scores.reward",
-        "correct": "_scores.correct",
-        "outcome": "_scores.outcome",
-        "parts": "_scores.components",
-        "extracted": "_scores.extracted",
-        "error": "coalesce(_scores.error, _rollouts.error)",
-        "verifier": "_scores.verifier",
-        "policy": "_rollouts.policy",
-        "origin": "_rollouts.origin",
-        "use": "_rollouts.use",
-        "parent": "_rollouts.parent",
-        "recall": "_rollouts.recall",
-        "temperature": "_rollouts.temperature",
-        "rollout_id": _unique("_rollouts.rollout_id", "_rollouts.artifact"),
-        "rollouts_artifact": "_used.rollouts",
-        "scores_artifact": "_used.scores",
-    }
+    question = ", ".join([asked, *([own["question"]] if "question" in own else [])])
+    columns = f"""
+        _used.run, _used.round, _used.purpose, _rollouts.problem_id, {question}) as question,
+        {_first("_problems.domain", own.get("domain"))} as domain,
+        {_first("_problems.answer", own.get("answer"))} as answer,
+        _rollouts.group_id, _rollouts.sample, coalesce(_rollouts.hint_level, 0) as hint_level, _rollouts.completion,
+        len(_rollouts.completion_tokens) as completion_tokens, _rollouts.finish_reason,
+        _scores.reward, _scores.correct, _scores.outcome, _scores.components as parts, _scores.extracted,
+        coalesce(_scores.error, _rollouts.error) as error, _scores.verifier,
+        _rollouts.policy, _rollouts.origin, _rollouts.use, _rollouts.parent, _rollouts.recall, _rollouts.temperature,
+        {_unique("_rollouts.rollout_id", "_rollouts.artifact")} as rollout_id, _used.rollouts as rollouts_artifact,
+        _used.scores as scores_artifact
+    """
+    same_rollout = "_scores.rollout_id = _rollouts.rollout_id"
+    same_problem = "_problems.problem_id = _rollouts.problem_id"
     return (
         relations["_used"]
         .join(rollouts, "_rollouts.artifact = _used.rollouts")
-        .join(
-            relations["_scores"],
-            "_scores.artifact = _used.scores and _scores.rollout_id = _rollouts.rollout_id",
-            how="left",
-        )
-        .join(
-            problems,
-            "_problems.artifact = _used.problems and _problems.problem_id = _rollouts.problem_id",
-            how="left",
-        )
-        .project(", ".join(f"{expression} as {name}" for name, expression in columns.items()))
+        .join(relations["_scores"], f"_scores.artifact = _used.scores and {same_rollout}", how="left")
+        .join(problems, f"_problems.artifact = _used.problems and {same_problem}", how="left")
+        .project(columns)
     )
 
 
