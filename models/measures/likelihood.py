@@ -70,6 +70,19 @@ def gold(rows: Rows, model: Model) -> Mapping[str, Any]:
 
 @component(
     "measure",
+    by=("trace_id",),
+    columns=("logp", "entropy"),
+    needs=("text", "problem.question", "problem.messages"),
+)
+def given_likelihood(rows: Rows, model: Model) -> Mapping[str, Any]:
+    """Return the mean log-prob and the mean entropy (nats) of each given text after its problem's prompt."""
+    prompts = model.prompts(rows["problem.question"], rows["problem.messages"])
+    found = model.logprobs(prompts, model.tokens(rows["text"]))
+    return {"logp": found.mean_logp, "entropy": found.mean_entropy}
+
+
+@component(
+    "measure",
     paper="arXiv 2510.02227",
     by=("rollout_id",),
     columns=("score",),
