@@ -116,7 +116,8 @@ class Model:
         Args:
             contexts: N lists of token ids.
             targets: N lists of token ids.
-            temperature: Of the softmax, one or (N,); 0 is read as 1, as samplers record it.
+            temperature: Of the softmax, one or (N,). 0 is read as 1, as samplers record it, and so is NaN, that of a
+                row that nobody sampled.
             logsumexp: True to have the logsumexp of the logits, too.
             top: Number of the most likely tokens in the place of each that are returned with their log-probs.
         """
@@ -124,7 +125,8 @@ class Model:
             raise MeasureError(f"there are {len(contexts)} contexts and {len(targets)} targets")
         if top > (num := vocabulary(self._policy.model)):
             raise MeasureError(f"the model has {num} tokens, and the {top} most likely are asked for")
-        at = torch.from_numpy(np.broadcast_to(np.asarray(temperature, np.float32), len(targets)).copy())
+        at = np.nan_to_num(np.asarray(temperature, np.float32), nan=1.0, posinf=np.inf)
+        at = torch.from_numpy(np.broadcast_to(at, len(targets)).copy())
         if not (at.isfinite() & (at >= 0)).all():
             raise MeasureError("a temperature is neither 0 nor a positive number")
         before, after = self._ragged(contexts), self._ragged(targets)
