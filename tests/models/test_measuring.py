@@ -10,6 +10,7 @@ import torch
 from gradus.components.rows import Lists, Rows
 from gradus.models.measures.likelihood import (
     angles,
+    given_likelihood,
     gold,
     likelihood,
     mean_cosine,
@@ -148,6 +149,10 @@ def test_measures_of_rollouts_and_problems(policy: Policy) -> None:
     expected = [np.mean(plain(policy, prompt, target)[0]) for target in (solution, answer)]
     assert gold(Rows({**problems, **texts}), model)["logp"][:2] == pytest.approx(expected, abs=1e-4)
     assert np.isnan(gold(Rows({**problems, **texts}), model)["entropy"][2])
+    given: dict[str, Any] = {f"problem.{name}": values for name, values in problems.items()}
+    found = given_likelihood(Rows({**given, "text": ["7", "3 + 4 = 7", ""]}), model)
+    assert found["logp"][:2] == pytest.approx(expected[::-1], abs=1e-4)
+    assert np.isnan(found["entropy"]).tolist() == [False, False, True]
     assert angles(Rows(problems), model)["concentration"] == pytest.approx(
         [model.hidden([prompt], mean_cosine)[0]] * 3, abs=1e-5
     )
