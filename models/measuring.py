@@ -3,6 +3,8 @@
     found = model.logprobs(model.prompts(rows["question"]), model.tokens(rows["answer"]))
     found.logp[0]         # of each token of the first answer, nats
     found.mean_logp       # (N,)
+    found = model.logprobs(contexts, targets, temperature=0.7, logsumexp=True, top=4)
+    found.top_ids[0]      # (L, 4): the tokens that were most likely in the place of each
 
 Batching, padding and devices are decided here. Left out: scalar heads.
 """
@@ -19,10 +21,11 @@ from torch import Tensor
 from gradus.components.rows import Floats, Lists
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.policy import Policy, prompt_tokens
-from gradus.models.rendering import Asked, prompt_texts
+from gradus.models.rendering import Asked as AskedPrompt
+from gradus.models.rendering import prompt_texts
 from gradus.models.templates import PLAIN, PromptStyle
 from gradus.models.training.learning_rows import learning_rows
-from gradus.models.training.packed.logprobs import vocabulary
+from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, vocabulary
 from gradus.models.training.packed.packing import padded_batches
 from gradus.models.training.passes import Budget, OnRows, all_tokens, unobserved
 
@@ -30,6 +33,9 @@ Tokens = Sequence[Sequence[int]] | Lists
 """N lists of token ids."""
 Pool = Callable[[Floats], Any]
 """Function of the hidden states of one text, (L, D), that returns a number, or a vector of the same length for all."""
+
+
+_NONE = Lists(np.zeros(0), np.zeros(1, np.int64))
 
 
 class MeasureError(ValueError):
@@ -41,9 +47,16 @@ class TargetLogprobs:
     """Log-probs and entropies (nats) of N targets; a target that was not measured has none."""
 
     logp: Lists
-    """The log-prob of each token at temperature 1."""
+    """The log-prob of each token at the temperature that was asked for."""
     entropy: Lists
     """The entropy of the distribution that each token was drawn from."""
+    logsumexp: Lists = _NONE
+    """Of the logits divided by the temperature, in the place of each token; no lists unless asked for."""
+    top_ids: Lists = _NONE
+    """(L, K) int64 for each target: the K most likely tokens in the place of each of its own, the likeliest first; no
+    lists unless asked for."""
+    top_logp: Lists = _NONE
+    """(L, K) for each target: their log-probs; no lists unless asked for."""
 
     @cached_property
     def mean_logp(self) -> Floats:
@@ -83,32 +96,54 @@ class Model:
     ) -> list[list[int]]:
         """Return the prompts of problems as token ids, as the rollouts have them; PolicyError for one without."""
         turns = [None] * len(questions) if messages is None else messages
-        asked = [Asked(question, each) for question, each in zip(questions, turns, strict=True)]
+        asked = [AskedPrompt(question, each) for question, each in zip(questions, turns, strict=True)]
         return prompt_tokens(self._policy.tokenizer, prompt_texts(self._policy.tokenizer, asked, self._style))
 
-    def logprobs(self, contexts: Tokens, targets: Tokens) -> TargetLogprobs:
-        """Return log-probs and entropies of each target (N) after its context, at temperature 1.
+    def logprobs(
+        self,
+        contexts: Tokens,
+        targets: Tokens,
+        *,
+        temperature: float | Floats = 1.0,
+        logsumexp: bool = False,
+        top: int = 0,
+    ) -> TargetLogprobs:
+        """Return log-probs and entropies of each target (N) after its context, and what else is asked for.
 
         A target is not measured if it or its context is empty, or both do not fit the model's positions together.
-        Raise MeasureError for token ids that the model does not have.
+        Raise MeasureError for token ids that the model does not have, and for a temperature that is none.
+
+        Args:
+            contexts: N lists of token ids.
+            targets: N lists of token ids.
+            temperature: Of the softmax, one or (N,). 0 is read as 1, as samplers record it, and so is NaN, that of a
+                row that nobody sampled.
+            logsumexp: True to have the logsumexp of the logits, too.
+            top: Number of the most likely tokens in the place of each that are returned with their log-probs.
         """
         if len(contexts) != len(targets):
             raise MeasureError(f"there are {len(contexts)} contexts and {len(targets)} targets")
+        if top > (num := vocabulary(self._policy.model)):
+            raise MeasureError(f"the model has {num} tokens, and the {top} most likely are asked for")
+        at = np.nan_to_num(np.asarray(temperature, np.float32), nan=1.0, posinf=np.inf)
+        at = torch.from_numpy(np.broadcast_to(at, len(targets)).copy())
+        if not (at.isfinite() & (at >= 0)).all():
+            raise MeasureError("a temperature is neither 0 nor a positive number")
         before, after = self._ragged(contexts), self._ragged(targets)
         whole = before.lengths + after.lengths
         fits = (before.lengths > 0) & (after.lengths > 0) & (whole <= self._context_tokens)
         chosen = fits.nonzero()[:, 0]
-        if not len(chosen):
-            return TargetLogprobs(*(_spread(torch.zeros(0), after.lengths, fits) for _ in range(2)))
-        kept = after.select(chosen)
-        rows = learning_rows(
-            before.select(chosen),
-            kept,
-            logprobs=torch.zeros(len(kept.values)),
-            temperature=torch.ones(len(chosen)),
-        )
-        found = all_tokens(self._policy.model, rows, self._budget, self._on_rows)
-        return TargetLogprobs(*(_spread(each, after.lengths, fits) for each in (found.logp, found.entropy)))
+        found = _of_no_tokens(top)
+        if len(chosen):
+            kept = after.select(chosen)
+            logprobs = torch.zeros(len(kept.values))
+            rows = learning_rows(before.select(chosen), kept, logprobs=logprobs, temperature=at[chosen])
+            asked = Asked(logsumexp=logsumexp, top_k=top)
+            found = all_tokens(self._policy.model, rows, self._budget, self._on_rows, asked)
+        columns = {"logp": found.logp, "entropy": found.entropy}
+        columns |= {"logsumexp": found.logsumexp} if logsumexp else {}
+        columns |= {"top_ids": found.top_ids, "top_logp": found.top_logp} if top else {}
+        return TargetLogprobs(**{name: _spread(each, after.lengths, fits) for name, each in columns.items()})
 
     def hidden(self, texts: Tokens, pool: Pool, layer: int = -1) -> Floats:
         """Return what `pool` makes of the hidden states (L, D) of each text, (N,) or (N, K).
@@ -162,10 +197,16 @@ class Model:
         return found
 
 
-def _spread(values: Tensor, lengths: Tensor, fits: Tensor) -> Lists:
+def _of_no_tokens(top: int) -> TokenLogprobs:
+    none, likely = torch.zeros(0), torch.zeros(0, top)
+    return TokenLogprobs(none, none, top_ids=likely.long(), top_logp=likely, logsumexp=none)
+
+
+def _spread(values: Tensor | None, lengths: Tensor, fits: Tensor) -> Lists:
     """Return lists of which those of `fits` (N,) have values, and the others none."""
+    assert values is not None, "a pass returns what is asked for"
     offsets = np.concatenate([[0], np.where(fits.numpy(), lengths.numpy(), 0).cumsum()])
-    return Lists(values.double().numpy(), offsets)
+    return Lists((values.double() if values.is_floating_point() else values).numpy(), offsets)
 
 
 def _means(lists: Lists) -> Floats:

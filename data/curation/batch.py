@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components.marks import MarkError, marks_of
+from gradus.components.rows import Lists
 from gradus.components.settings import MAX_TOKENS
 from gradus.data.arrays import Bools, Ints, bools, codes, floats, ints, nulls, one_array, pc
 from gradus.data.curation.continued import replaced_parents
@@ -152,8 +153,16 @@ def judged(batch: Batch, carried: Sequence[str] = ()) -> pa.Table:
     number = ints(batch.table.column(GROUP)).tolist()
     columns = {name: one_array(batch.table.column(name)) for name in known}
     columns["group_id"] = pa.array([batch.made.get(each) or batch.groups[each] for each in number], pa.string())
-    columns |= {name: pa.array(rows[name], from_pandas=True) for name in carried if not name.startswith(OF_MARKS)}
+    columns |= {name: _carried(rows, name) for name in carried if not name.startswith(OF_MARKS)}
     return cast_to_schema(pa.table(columns), BATCH)
+
+
+def _carried(rows: BatchRows, name: str) -> pa.Array:
+    """A column of the round as the batch keeps it; a list without numbers is of a row that was not measured: null."""
+    if not isinstance(rows[name], Lists):
+        return pa.array(rows[name], from_pandas=True)
+    lists = one_array(rows.arrow(name))
+    return pc.if_else(pc.equal(pc.list_value_length(lists), 0), None, lists)
 
 
 def _checked(name: str, values: Any, num: int) -> Any:

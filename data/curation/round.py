@@ -154,7 +154,8 @@ class Round:
     earlier: RoundRows | None = None
     """Rollouts of earlier rounds."""
     traces: pa.Table | None = None
-    """(T,): problem_id, text and source of the wave's file (`traces`), those of the problems that the round has."""
+    """(T,): trace_id, problem_id, text and source of the wave's file (`traces`), those of the problems that the round
+    has, and what measures found of them, NAME.COLUMN."""
 
     @property
     def is_first(self) -> Bools:

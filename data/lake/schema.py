@@ -246,7 +246,7 @@ EVALUATIONS = TableSchema(
 TRACKERS = TableSchema("trackers", (), ())
 """Rows that a tracker keeps: its own key columns, and NAME.COLUMN (gradus.data.curation.tracked)."""
 MEASURES = TableSchema("measures", (), ())
-"""Columns that a measure made of problems or rollouts, NAME.COLUMN behind problem_id or rollout_id."""
+"""Columns that a measure made, NAME.COLUMN behind problem_id, rollout_id, or trace_id of a text of a file."""
 
 UPDATES = TableSchema(
     "updates",

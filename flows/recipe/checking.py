@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from gradus.components.chosen import Chosen, WaveConfig
+from gradus.components.chosen import Chosen, MeasureConfig, WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import LEARN, POLICY, START, TEACHER, split_need
@@ -84,7 +84,9 @@ def _check_begin(recipe: Recipe) -> None:
 
 def check_settings(recipe: Recipe, lake: Path) -> None:
     """Refuse settings that a stage would certainly refuse in any round or phase, or after any guard."""
-    for each in map(with_guards_changes, settled(recipe)):
+    phases = [*settled(recipe)]
+    _check_texts(recipe.measures, [wave for each in phases for wave in each.all_waves])
+    for each in map(with_guards_changes, phases):
         _check_settled(each, lake)
 
 
@@ -147,6 +149,16 @@ def _check_measures(recipe: Recipe) -> None:
             )
 
 
+def _check_texts(measures: Sequence[MeasureConfig], waves: Sequence[WaveConfig]) -> None:
+    """Raise UsageError for a measure of texts where no wave has a file of them."""
+    measure = next((each for each in measures if each.of_traces), None)
+    if measure is not None and not any(wave.traces for wave in waves):
+        raise UsageError(
+            f"measure {measure.label} is of the texts of a file, and no wave has one",
+            hint='set traces = "FILE" of a wave such as given, or leave it out',
+        )
+
+
 def _check_suites(recipe: Recipe) -> None:
     """Refuse waves, measures and shapes that an evaluation could not run."""
     for suite in recipe.evaluate.suites:
@@ -157,6 +169,7 @@ def _check_suites(recipe: Recipe) -> None:
             for wave in suite.waves:
                 check_components(wave_config(plain, wave, 0))
             _check_measures(plain)
+            _check_texts(suite.measures, suite.waves)
             check_components(suite_shaping(suite))
             check_shapes(suite.shapes)
             _check_uses(plain, (*suite.waves, *suite.shapes))
@@ -328,12 +341,23 @@ def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
         if wave.traces and not Path(wave.traces).is_file():
             what = f"{setting}: there is no file {shortened(wave.traces)}"
             raise UsageError(what, hint="give a .jsonl or .parquet file of traces")
+        _check_best(recipe, wave)
         origin = wave_config(recipe, wave, index).wave.settings.get("origin") if wave.name in GIVEN else None
         if origin and not update.terms and origin not in [each.origin for each in update.origin_losses]:
             raise UsageError(
                 f"update.origin_losses has no loss for given rows, whose origin is {origin}",
                 hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
             )
+
+
+def _check_best(recipe: Recipe, wave: WaveConfig) -> None:
+    """Raise UsageError for a column by which a wave could not choose texts."""
+    if wave.best and not wave.traces:
+        raise UsageError(f"{wave.short}.best: the wave has no file of texts", hint='set traces = "FILE", too')
+    known = [column for measure in recipe.measures if measure.of_traces for column in measure.keeps]
+    if wave.best and wave.best not in known:
+        hint = did_you_mean(wave.best, known, f"it can be {', '.join(known)}" if known else "add a measure by trace_id")
+        raise UsageError(f"{wave.short}.best: {shortened(wave.best)} is no column of a measure of texts", hint=hint)
 
 
 def _changed(recipe: Recipe, *stages: str) -> list[int]:

@@ -1,12 +1,13 @@
 """Probabilities of texts under a model, and how certain it is of their tokens."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from gradus.components import component
-from gradus.components.rows import Floats, Rows
+from gradus.components.rows import Floats, Lists, Rows
 from gradus.models.measuring import Model
 
 
@@ -23,6 +24,34 @@ def token_entropy(rows: Rows, model: Model) -> Mapping[str, Any]:
     return {"tokens": model.logprobs(rows["prompt_tokens"], rows["completion_tokens"]).entropy}
 
 
+@component("measure", by=("rollout_id",), columns=("logp", "logsumexp"), needs=("prompt_tokens", "completion_tokens"))
+def token_logprobs(rows: Rows, model: Model, *, temperature: Annotated[float, Ge(0.0)] = 1.0) -> Mapping[str, Any]:
+    """Return the log-prob (nats) of each token of each completion, and the logsumexp of its logits, as lists.
+
+    Args:
+        temperature: Temperature of the softmax; 0 is read as 1.
+    """
+    found = model.logprobs(rows["prompt_tokens"], rows["completion_tokens"], temperature=temperature, logsumexp=True)
+    return {"logp": found.logp, "logsumexp": found.logsumexp}
+
+
+@component("measure", by=("rollout_id",), columns=("ids", "logp"), needs=("prompt_tokens", "completion_tokens"))
+def token_top(
+    rows: Rows, model: Model, *, k: Annotated[int, Ge(1)] = 8, temperature: Annotated[float, Ge(0.0)] = 1.0
+) -> Mapping[str, Any]:
+    """Return the k most likely tokens in the place of each token of each completion, and their log-probs (nats).
+
+    Both are lists: k numbers for each token, the likeliest first, one token after the other.
+
+    Args:
+        k: Number of tokens in each place.
+        temperature: Temperature of the softmax; 0 is read as 1.
+    """
+    found = model.logprobs(rows["prompt_tokens"], rows["completion_tokens"], temperature=temperature, top=k)
+    ids, logp = (Lists(each.values.reshape(-1), k * each.offsets) for each in (found.top_ids, found.top_logp))
+    return {"ids": ids, "logp": logp}
+
+
 @component(
     "measure",
     by=("problem_id",),
@@ -36,6 +65,19 @@ def gold(rows: Rows, model: Model) -> Mapping[str, Any]:
     """
     texts = [solution or answer for solution, answer in zip(rows["solution"], rows["answer"], strict=True)]
     found = model.logprobs(model.prompts(rows["question"], rows["messages"]), model.tokens(texts))
+    return {"logp": found.mean_logp, "entropy": found.mean_entropy}
+
+
+@component(
+    "measure",
+    by=("trace_id",),
+    columns=("logp", "entropy"),
+    needs=("text", "problem.question", "problem.messages"),
+)
+def given_likelihood(rows: Rows, model: Model) -> Mapping[str, Any]:
+    """Return the mean log-prob and the mean entropy (nats) of each given text after its problem's prompt."""
+    prompts = model.prompts(rows["problem.question"], rows["problem.messages"])
+    found = model.logprobs(prompts, model.tokens(rows["text"]))
     return {"logp": found.mean_logp, "entropy": found.mean_entropy}
 
 

@@ -25,6 +25,7 @@ def learning_rows(
     compared: Tensor | None = None,
     credit: Tensor | None = None,
     marks: Mapping[str, Marks] | None = None,
+    measured: Mapping[str, Tensor] | None = None,
     **columns: Any,
 ) -> Rows:
     """Return rows with what passes and losses read: prompts, completions, the sampler's log-probs, other columns.
@@ -41,6 +42,7 @@ def learning_rows(
             sampler and trainer must agree on; None: all.
         credit: (T,) float64: what a shape gave each token; None: there is none.
         marks: Marked parts of the completions by name, `marks.NAME`.
+        measured: Further columns of tokens by name, (T,) each.
         columns: Columns of rows, (N,) each.
     """
     if len(logprobs) != len(completions.values):
@@ -55,7 +57,7 @@ def learning_rows(
             "length": completions.lengths,
             **columns,
         },
-        {name: values for name, values in of_tokens.items() if values is not None},
+        {**{name: values for name, values in of_tokens.items() if values is not None}, **(measured or {})},
         completions.lengths,
         marks=marks,
     )

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from gradus.components.chosen import Chosen, MeasureConfig, TrackerConfig
+from gradus.components.chosen import Chosen, MeasureConfig, TrackerConfig, WaveConfig
 from gradus.components.registry import names
 from gradus.components.settings import INCIDENTAL, MAX_ROWS, Config, empty
 from gradus.components.stage import Stage
@@ -37,7 +37,7 @@ class TrackingConfig(Config):
 
 
 class MeasuringConfig(Config):
-    """One call of a measure, on the problems or on rollouts of a round."""
+    """One call of a measure, on the problems, on rollouts of a round, or on the texts of a file."""
 
     measure: MeasureConfig
     """The function."""
@@ -68,8 +68,17 @@ def tracked_by(keepers: Sequence[Chosen], readers: Iterable[Chosen]) -> dict[str
             keeper = known.get(need.partition(".")[0])
             if keeper is None or (keeper.keeps and need not in keeper.keeps):
                 raise _unkept(chosen, need, keeper)
+            if isinstance(keeper, MeasureConfig) and keeper.of_traces and not _has_traces(chosen):
+                raise UsageError(
+                    f"{chosen.kind} {chosen.label} needs {need}, which is of the texts of a file",
+                    hint='let a wave with traces = "FILE" read it; given rows are rollouts too, with measures of those',
+                )
             found[need] = keeper.by
     return found
+
+
+def _has_traces(chosen: Chosen) -> bool:
+    return isinstance(chosen, WaveConfig) and bool(chosen.traces)
 
 
 def is_tracked(column: str) -> bool:
@@ -108,7 +117,7 @@ TRACKER = Stage(
 )
 MEASURE = Stage(
     "measure",
-    "Ask a frozen model about the problems or the rollouts of a round, by forward passes.",
+    "Ask a frozen model about the problems, the rollouts of a round or given texts, by forward passes.",
     version=1,
     makes="measures",
     settings=MeasuringConfig,

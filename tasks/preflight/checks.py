@@ -251,6 +251,8 @@ def check_webhook(url: str) -> None:
 
 _OF_CANDIDATES, _OF_ROUNDS = (OF_PROBLEM,), (OF_PROBLEM, OF_PLAN, OF_PARTS, OF_MARKS)
 """Beginnings of the names of columns that candidates, and the rows of a round, have beside those that are known."""
+_MEASURED = (("problem_id",), ("rollout_id",), ("trace_id",))
+"""Keys of measures: of problems, of rollouts, of the texts of a file."""
 
 
 def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
@@ -260,9 +262,12 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     """
     from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
+    from gradus.data.curation.traces import TraceRows  # noqa: PLC0415
 
     component, begins, known = chosen.component, _OF_CANDIDATES, [*Candidates.known]
-    if chosen.kind in ("wave", "tracker") or (isinstance(chosen, MeasureConfig) and not chosen.of_problems):
+    if isinstance(chosen, MeasureConfig) and chosen.of_traces:
+        known = [*TraceRows.known]
+    elif chosen.kind in ("wave", "tracker") or (isinstance(chosen, MeasureConfig) and not chosen.of_problems):
         begins, known = _OF_ROUNDS, [*RoundRows.known, *known]
     if isinstance(chosen, TrackerConfig | MeasureConfig):
         _check_keeper(chosen, RoundRows.known)
@@ -275,7 +280,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     if isinstance(chosen, MeasureConfig) and (alone := next(filter(is_tracked, needs), "")):
         raise UsageError(
             f"measure {chosen.label} needs {alone}, a column of a tracker or measure",
-            hint="a measure sees problems or rollouts alone: combine the columns where they are read",
+            hint="a measure sees problems, rollouts or texts alone: combine the columns where they are read",
         )
     if alone := next(filter(is_tracked, needs), ""):
         raise UsageError(
@@ -316,14 +321,16 @@ def _check_keeper(chosen: TrackerConfig | MeasureConfig, known: Collection[str])
     if not component.columns:
         hint = f'declare them: @component("{chosen.kind}", columns=("value",))'
         raise BadInputError(f"{what} keeps no columns", hint=hint)
-    if isinstance(chosen, MeasureConfig) and component.by not in (("problem_id",), ("rollout_id",)):
+    if isinstance(chosen, MeasureConfig) and component.by not in _MEASURED:
         keys = ", ".join(component.by) or "no key"
-        raise BadInputError(f"{what} has {keys} as its key", hint='write by=("problem_id",) or by=("rollout_id",)')
+        written = " or ".join(f'by=("{key}",)' for (key,) in _MEASURED)
+        raise BadInputError(f"{what} has {keys} as its key", hint=f"write {written}")
     if odd := next((name for name in component.columns if not name.isidentifier() or name in component.by), ""):
         raise BadInputError(
             f"{what} cannot keep a column {odd!r}", hint="take letters, digits and _, and no key column"
         )
-    if odd := next((name for name in component.by if name not in known and not name.startswith(_OF_ROUNDS)), ""):
+    named = () if isinstance(chosen, MeasureConfig) else component.by
+    if odd := next((name for name in named if name not in known and not name.startswith(_OF_ROUNDS)), ""):
         raise BadInputError(
             f"{what} keeps its rows by {odd}, which the rows of a round do not have",
             hint=f"a column of problems is written problem.{odd}; others are those of rollouts and scores",

@@ -64,18 +64,22 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
     at = positions(table.column("rollout_id"), scores.column("rollout_id"))
     table = _beside(table, scores, at)
     if ctx.inputs.get("problems"):
-        problems = ctx.table("problems", reads["problems"])
-        for name in PROBLEMS.names:
-            if name in reads["problems"] and name not in problems.column_names:  # a sparse one
-                problems = problems.append_column(name, PROBLEMS.column(problems, name))
-        at = positions(table.column("problem_id"), problems.column("problem_id"))
-        table = _beside(table, problems, at, OF_PROBLEM)
+        table = beside_problems(table, ctx.table("problems", reads["problems"]), reads["problems"])
     if not ctx.inputs.get("plan"):
         return table, names
     plans = ctx.table("plan", reads["plan"])
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
     return _beside(table, plans, positions(own, keys), OF_PLAN), names
+
+
+def beside_problems(table: pa.Table, problems: pa.Table, columns: Sequence[str]) -> pa.Table:
+    """Return rows with the columns of their problems beside them, `problem.NAME`; sparse ones of `columns` too."""
+    for name in PROBLEMS.names:
+        if name in columns and name not in problems.column_names:  # a sparse one
+            problems = problems.append_column(name, PROBLEMS.column(problems, name))
+    at = positions(table.column("problem_id"), problems.column("problem_id"))
+    return _beside(table, problems, at, OF_PROBLEM)
 
 
 def beside_tracked(ctx: StageContext, rows: T, tracked: Mapping[str, Sequence[str]]) -> T:

@@ -12,14 +12,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gradus.components.rows import ColumnError
 from gradus.data.arrays import ints, pc
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.continued import builds_on, refuse_odd_stored
 from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
 from gradus.data.curation.round import Planned, Round, WaveError
+from gradus.data.curation.traces import TRACE, highest, traces_of
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.lake.schema import PLAN
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.identity.loading import load
@@ -54,7 +56,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         ctx.table("hints") if ctx.inputs.get("hints") else None,
         drawn,
         stored_rows(ctx, config.max_age).reading(None, name) if config.wave.reads_stored else None,
-        _traces(ctx, rows.table),
+        _traces(ctx, config, rows.table),
     )
     ctx.beat(0.5, f"{rows.num_rows} rollouts in {len(groups)} groups")
     try:
@@ -80,14 +82,19 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     )
 
 
-def _traces(ctx: StageContext, rows: pa.Table) -> pa.Table | None:
-    """Return problem_id, text and source of the texts that are given for the problems of some rows."""
+def _traces(ctx: StageContext, config: PlanningConfig, rows: pa.Table) -> pa.Table | None:
+    """Return the texts of the wave's file for the problems of some rows, with what is measured of them."""
     if not (refs := ctx.inputs.get("traces", ())):
         return None
-    names, columns = pc.unique(rows.column("problem_id")), ("problem_id", "completion", "source")
-    found = ctx.store.rows_with(refs[0], "problem_id", names, columns)
-    source = ROLLOUTS.column(found, "source")
-    return pa.table({"problem_id": found["problem_id"], "text": found["completion"], "source": source})
+    measured = {column: by for column, by in config.tracked.items() if by == (TRACE,)}
+    found = beside_tracked(ctx, traces_of(ctx.store, refs[0], pc.unique(rows.column("problem_id"))), measured)
+    if not (column := config.wave.best):
+        return found.table
+    try:
+        return highest(found, column).table
+    except ColumnError as error:
+        hint = "let the measure return a number for each text"
+        raise BadInputError(f"{config.wave.short}.best: {error}", hint=hint) from None
 
 
 def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wave: int, call: int) -> pa.Table:

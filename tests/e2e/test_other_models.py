@@ -5,8 +5,11 @@ from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
+import torch
 
-from tests.e2e.conftest import RECIPE, Program
+from gradus.models.policy import load_policy, prompt_text, prompt_tokens
+from tests.e2e.conftest import RECIPE, SAMPLES, Program
+from tests.e2e.test_own_components import BLOCKS
 
 EXPERT = """
 [given]
@@ -62,6 +65,42 @@ def test_traces_are_judged_as_they_stand_and_train_beside_the_policys_own_comple
     counted = program.json("sql", "select origin, count(*) as n from updates group by origin order by origin")
     by_origin = dict(counted["rows"])
     assert by_origin == {"book": len(learnt), "own": len(table) - len(learnt)}
+
+
+def test_of_several_texts_of_a_problem_a_measure_of_the_users_chooses_the_one_that_is_given(program: Program) -> None:
+    for name in ("clarity.py", "clarity.toml"):
+        (program.home / name).write_text(BLOCKS[name])
+    (program.home / "traces.jsonl").rename(program.home / "teachers.jsonl")
+    plain = RECIPE.read_text().replace("escalate = [2]", "escalate = []")
+    (program.home / "plain.toml").write_text(plain)
+    program.json("train", "plain.toml", "--method", "clarity.toml", "--run", "clear")
+    events = [event for event in program.events("clear") if event["event"] == "stage_started"]
+    of_round = [event for event in events if event["round"] == 1 and not event["purpose"].startswith("eval")]
+    stages = [(event["stage"], event["purpose"]) for event in of_round]
+    assert stages[:2] == [("measure", "clarity"), ("wave", "given_unsolved1")]  # what was before is reused
+    measured, planned = (program.rows(event["output"]) for event in of_round[:2])
+    texts = [json.loads(line) for line in (program.home / "teachers.jsonl").read_text().splitlines()]
+    value = {row["trace_id"]: row["clarity.prob"] for row in measured}
+    assert len(value) == len(texts)
+    policy = load_policy(SAMPLES / "policy")
+    problems = {row["problem_id"]: row for row in program.rows("problems/*")}
+    answers = {row["question"]: row["answer"] for row in problems.values()}
+    for place in (0, 1, 7):
+        answer, text = answers[texts[place]["problem"]], texts[place]["text"]
+        prompt = prompt_tokens(policy.tokenizer, [prompt_text(policy.tokenizer, texts[place]["problem"])])[0]
+        before = text[: text.rindex(answer)] if answer in text else text
+        tokens, target = (policy.tokenizer(each, add_special_tokens=False)["input_ids"] for each in (before, answer))
+        whole = prompt + tokens + target
+        with torch.no_grad():
+            logits = policy.model(input_ids=torch.tensor([whole])).logits[0, len(whole) - len(target) - 1 : -1]
+        prob = torch.softmax(logits.double(), -1)[range(len(target)), target]
+        assert value[str(place)] == pytest.approx(float(prob.mean()), abs=1e-4)
+    clearest = dict[str, str]()
+    for place in sorted(range(len(texts)), key=lambda place: (value[str(place)], -place)):
+        clearest[texts[place]["problem"]] = texts[place]["text"]
+    assert planned
+    assert all(row["given"] == clearest[problems[row["problem_id"]]["question"]] for row in planned)
+    assert len({row["problem_id"] for row in planned}) == len(planned)
 
 
 def test_a_policy_distils_from_a_teacher_that_the_command_names(program: Program) -> None:

@@ -8,7 +8,17 @@ import pytest
 import torch
 
 from gradus.components.rows import Lists, Rows
-from gradus.models.measures.likelihood import angles, gold, likelihood, mean_cosine, token_entropy, understood
+from gradus.models.measures.likelihood import (
+    angles,
+    given_likelihood,
+    gold,
+    likelihood,
+    mean_cosine,
+    token_entropy,
+    token_logprobs,
+    token_top,
+    understood,
+)
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_policy
 from gradus.tasks.preflight.checks import SAMPLES
@@ -21,11 +31,15 @@ def policy() -> Policy:
     return load_policy(SAMPLES / "policy")
 
 
-def plain(policy: Policy, context: list[int], target: list[int]) -> tuple[list[float], list[float]]:
-    """Log-probs and entropies of the target's tokens, by one forward pass over one unpadded row."""
+def logits_of(policy: Policy, context: list[int], target: list[int]) -> torch.Tensor:
+    """Logits (L, V) before the target's tokens, by one forward pass over one unpadded row."""
     with torch.no_grad():
-        logits = policy.model(input_ids=torch.tensor([context + target])).logits[0].double()
-    logp = torch.log_softmax(logits[len(context) - 1 : -1], -1)
+        return policy.model(input_ids=torch.tensor([context + target])).logits[0, len(context) - 1 : -1].double()
+
+
+def plain(policy: Policy, context: list[int], target: list[int]) -> tuple[list[float], list[float]]:
+    """Log-probs and entropies of the target's tokens at temperature 1."""
+    logp = torch.log_softmax(logits_of(policy, context, target), -1)
     return logp[range(len(target)), target].tolist(), (-(logp.exp() * logp).sum(-1)).tolist()
 
 
@@ -41,6 +55,42 @@ def test_log_probs_and_entropies_are_those_of_a_plain_forward_pass(policy: Polic
         assert found.mean_prob[row] == pytest.approx(np.mean(np.exp(logp)), abs=1e-4)
         assert found.mean_entropy[row] == pytest.approx(np.mean(entropy), abs=1e-4)
     assert sum(done) == 3
+
+
+@pytest.mark.parametrize("micro_tokens", [1, 9, 16_384])
+@pytest.mark.parametrize("temperature", [0.7, [0.5, float("nan"), 0.0]])
+def test_quantities_at_a_temperature_are_those_of_a_plain_forward_pass(
+    policy: Policy, micro_tokens: int, temperature: Any
+) -> None:
+    targets = [[4], [7, 7, 2], [9, 1]]
+    model = Model(policy, micro_tokens=micro_tokens)
+    found = model.logprobs(PROMPT, targets, temperature=temperature, logsumexp=True, top=3)
+    for row, (context, target) in enumerate(zip(PROMPT, targets, strict=True)):
+        at = np.nan_to_num(np.broadcast_to(temperature, 3)[row], nan=1.0) or 1.0  # greedy is read at temperature 1
+        logits = logits_of(policy, context, target) / at
+        logp = torch.log_softmax(logits, -1)
+        likely = logp.topk(3)
+        assert found.logp[row] == pytest.approx(logp[range(len(target)), target].tolist(), abs=1e-4)
+        assert found.entropy[row] == pytest.approx((-(logp.exp() * logp).sum(-1)).tolist(), abs=1e-4)
+        assert found.logsumexp[row] == pytest.approx(logits.exp().sum(-1).log().tolist(), abs=1e-4)
+        assert found.top_ids[row].tolist() == likely.indices.tolist()
+        assert found.top_logp[row] == pytest.approx(likely.values.numpy(), abs=1e-4)
+
+
+def test_what_nobody_asks_for_is_not_there_and_what_is_not_measured_has_nothing_of_it(policy: Policy) -> None:
+    model = Model(policy)
+    plainly = model.logprobs([[5]], [[3]])
+    assert [len(each) for each in (plainly.logp, plainly.logsumexp, plainly.top_ids, plainly.top_logp)] == [1, 0, 0, 0]
+    for contexts in ([[], [5]], [[], []]):
+        found = model.logprobs(contexts, [[3], [4]], logsumexp=True, top=2)
+        lengths = [0, len(contexts[1])]
+        assert [len(found.logsumexp[row]) for row in range(2)] == lengths
+        assert [found.top_ids[row].shape for row in range(2)] == [(length, 2) for length in lengths]
+    with pytest.raises(MeasureError, match="the model has 23 tokens, and the 24 most likely are asked for"):
+        model.logprobs([[5]], [[3]], top=24)
+    for temperature in (-1.0, float("inf")):
+        with pytest.raises(MeasureError, match="a temperature is neither 0 nor a positive number"):
+            model.logprobs([[5]], [[3]], temperature=temperature)
 
 
 def test_what_does_not_fit_is_not_measured_and_foreign_tokens_are_refused(policy: Policy) -> None:
@@ -86,12 +136,23 @@ def test_measures_of_rollouts_and_problems(policy: Policy) -> None:
     found = likelihood(rows, model)
     assert found["logp"] == pytest.approx([np.mean(one), np.mean(other)], abs=1e-4)
     assert token_entropy(rows, model)["tokens"][1] == pytest.approx(entropy, abs=1e-4)
+    logits = logits_of(policy, [5, 6], [8, 9]) / 0.5
+    cooler = token_logprobs(rows, model, temperature=0.5)
+    assert cooler["logp"][0] == pytest.approx(torch.log_softmax(logits, -1)[range(2), [8, 9]].tolist(), abs=1e-4)
+    assert cooler["logsumexp"][0] == pytest.approx(logits.logsumexp(-1).tolist(), abs=1e-4)
+    likely, top = torch.log_softmax(logits, -1).topk(3), token_top(rows, model, k=3, temperature=0.5)
+    assert top["ids"][0].tolist() == likely.indices.flatten().tolist()  # place by place
+    assert top["logp"][0] == pytest.approx(likely.values.flatten().tolist(), abs=1e-4)
     problems: dict[str, Any] = {"question": ["3 + 4 ="] * 3, "messages": [None] * 3}
     texts = {"solution": ["3 + 4 = 7", None, None], "answer": ["7", "7", None]}
     prompt, (solution, answer) = model.prompts(["3 + 4 ="])[0], model.tokens(["3 + 4 = 7", "7"])
     expected = [np.mean(plain(policy, prompt, target)[0]) for target in (solution, answer)]
     assert gold(Rows({**problems, **texts}), model)["logp"][:2] == pytest.approx(expected, abs=1e-4)
     assert np.isnan(gold(Rows({**problems, **texts}), model)["entropy"][2])
+    given: dict[str, Any] = {f"problem.{name}": values for name, values in problems.items()}
+    found = given_likelihood(Rows({**given, "text": ["7", "3 + 4 = 7", ""]}), model)
+    assert found["logp"][:2] == pytest.approx(expected[::-1], abs=1e-4)
+    assert np.isnan(found["entropy"]).tolist() == [False, False, True]
     assert angles(Rows(problems), model)["concentration"] == pytest.approx(
         [model.hidden([prompt], mean_cosine)[0]] * 3, abs=1e-5
     )

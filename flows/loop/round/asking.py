@@ -36,12 +36,13 @@ class Asking:
         plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
         for number, wave in waves:
             calls, inputs = 0, {**self.known, "hints": maybe(self.hinted) if wave.reads_hints else []}
-            inputs["traces"] = maybe(self.traces.get(wave.traces))
+            traces = self.traces.get(wave.traces)
+            inputs["traces"] = maybe(traces)
             settings = wave_config(by_role.recipe, wave, by_role.index, by_role.past)
             inputs |= stored_inputs(settings, by_role.policy, self.earlier, by_role.problems[0])
             while _is_asked(wave, calls):
                 seen = {**inputs, "plan": plans, **tables(made)}
-                seen["trackers"] = self.measures.beside(settings.tracked, plans, made)
+                seen["trackers"] = self.measures.beside(settings.tracked, plans, made, traces)
                 planned = self._ask(wave, settings, seen, {"round": by_role.index, "wave": number, "call": calls})
                 if not _has_planned(wave, planned, by_role.index, calls):
                     break

@@ -14,8 +14,8 @@ from gradus.flows.recipe.course.by_round import measure_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.runtime.calls import Stages
 
-Known = dict[tuple[str, Ref, Ref, str], Ref]
-"""Measures by name, problems, model and settings: those of a frozen model hold for all rounds."""
+Known = dict[tuple[str, Ref, Ref | None, Ref, str], Ref]
+"""Measures by name, problems, texts, model and settings: those of a frozen model hold for all rounds."""
 
 
 @dataclass(frozen=True)
@@ -34,24 +34,35 @@ class Measures:
     _rows: dict[str, list[Ref]] = field(default_factory=dict[str, list[Ref]])
     _seen: dict[str, set[Ref]] = field(default_factory=dict[str, set[Ref]])
 
-    def beside(self, columns: Iterable[str], plans: Sequence[Ref] = (), made: Sequence[Sampled] = ()) -> list[Ref]:
+    def beside(
+        self,
+        columns: Iterable[str],
+        plans: Sequence[Ref] = (),
+        made: Sequence[Sampled] = (),
+        traces: Ref | None = None,
+    ) -> list[Ref]:
         """Return the rows of the trackers and measures to which these columns belong, NAME.COLUMN.
 
-        `plans` and `made` are the plans of the round and its rollouts so far.
+        `plans` and `made` are the plans of the round and its rollouts so far, `traces` the texts of a wave.
         """
         columns = [*columns]
         names = {column.partition(".")[0] for column in columns}
         read = [each for each in self.recipe.measures if each.short in names]
-        found = [ref for each in read if each.of_problems for ref in self._of_problems(each)]
-        found += [ref for each in read if not each.of_problems for ref in self._of_rows(each, plans, made)]
+        found = [self._of_problems(each) for each in read if each.of_problems]
+        found += [self._of_problems(each, traces) for each in read if each.of_traces and traces is not None]
+        of_rows = [each for each in read if not (each.of_problems or each.of_traces)]
+        found += [ref for each in of_rows for ref in self._of_rows(each, plans, made)]
         return [*self.memory.kept(columns), *found]
 
-    def _of_problems(self, measure: MeasureConfig) -> list[Ref]:
+    def _of_problems(self, measure: MeasureConfig, traces: Ref | None = None) -> Ref:
+        """Return what a measure finds of the problems, or of texts of them: once for each model."""
         settings, model = measure_config(self.recipe, measure, self.index, self.past), self._model(measure)
-        key = measure.short, self.start.problems, model, settings.model_dump_json()
+        key = measure.short, self.start.problems, traces, model, settings.model_dump_json()
         if key not in self.known:
-            self.known[key] = self._run(measure, {"problems": [self.start.problems], "policy": [model]}, measure.short)
-        return [self.known[key]]
+            place = 0 if traces is None else [*dict.fromkeys(self.start.traces.values())].index(traces)
+            inputs = {"problems": [self.start.problems], "policy": [model], **({"traces": [traces]} if traces else {})}
+            self.known[key] = self._run(measure, inputs, f"{measure.short}-{place + 1}" if place else measure.short)
+        return self.known[key]
 
     def _of_rows(self, measure: MeasureConfig, plans: Sequence[Ref], made: Sequence[Sampled]) -> list[Ref]:
         found = self._rows.setdefault(measure.short, [])

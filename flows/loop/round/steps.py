@@ -41,7 +41,7 @@ class Steps:
     read: frozenset[str] = frozenset()
     """Metrics of rounds that anything in the recipe follows."""
     hinted: Ref | None = None
-    known: Known = field(default_factory=dict[tuple[str, Ref, Ref, str], Ref])
+    known: Known = field(default_factory=dict[tuple[str, Ref, Ref | None, Ref, str], Ref])
 
     def of_phase(self, place: int, first: int) -> "Steps":
         """The steps of a phase that begins with a round."""

@@ -73,7 +73,7 @@ class Declaration:
     """Columns of a row that a reward reads beside completion and answer; those that a tracker or measure makes."""
     by: tuple[str, ...] = ("problem_id",)
     """Key columns of a tracker's rows, as the rows of a round have them; () keeps one row of the whole run. A measure
-    has problem_id or rollout_id."""
+    has problem_id, rollout_id, or trace_id for the texts of a file."""
     needs_gold: bool = False
     """True if a reward cannot judge a row without a gold answer."""
     needs: tuple[str, ...] | None = None

@@ -199,6 +199,15 @@ class WaveConfig(Chosen, kind="wave"):
     traces: str = Field(default="", exclude_if=empty, json_schema_extra=INCIDENTAL)
     """A JSONL or Parquet file of texts for a wave that plans them, several a problem: problem (id or question), text,
     and source, which is kept."""
+    best: str = Field(default="", exclude_if=empty)
+    """A column, NAME.COLUMN, of a measure of these texts: of several of a problem the wave has the one that is highest
+    in it; empty for all."""
+
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The columns that it declares, and the one by which its texts are chosen."""
+        declared = super().needs
+        return declared if declared is None or not self.best else tuple(dict.fromkeys((*declared, self.best)))
 
     @property
     def reads_hints(self) -> bool:
@@ -231,8 +240,13 @@ class MeasureConfig(Chosen, kind="measure"):
 
     @property
     def of_problems(self) -> bool:
-        """Return whether it measures problems, not rollouts."""
+        """Return whether it measures problems."""
         return self.by == ("problem_id",)
+
+    @property
+    def of_traces(self) -> bool:
+        """Return whether it measures the texts of files that waves have; if neither, it measures rollouts."""
+        return self.by == ("trace_id",)
 
 
 class ShapeConfig(Chosen, kind="shape"):

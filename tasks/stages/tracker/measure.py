@@ -1,15 +1,16 @@
-"""Stage measure: columns of problems or rollouts that a frozen model's forward passes make.
+"""Stage measure: columns of problems, rollouts or given texts that a frozen model's forward passes make.
 
 Roles: policy, the model; problems; of rollouts also rollouts, scores and plans of the round, and sampler, the policy
-that sampled them if it is another. A measure by problem_id sees the problems, one by rollout_id the rollouts that are
-learned from.
+that sampled them if it is another; of texts these (`traces`). A measure by problem_id sees the problems, one by
+rollout_id the rollouts that are learned from, one by trace_id the texts of a file that a wave has, of the problems.
 """
 
 import pyarrow as pa
 
 from gradus.components.chosen import MeasureConfig
 from gradus.components.rows import ColumnError
-from gradus.data.arrays import nulls
+from gradus.data.arrays import nulls, one_array
+from gradus.data.curation.traces import traces_of
 from gradus.data.curation.tracked import TrackerError, changed_rows, named
 from gradus.data.errors import BadInputError
 from gradus.data.table_rows import TableRows
@@ -22,7 +23,7 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
-from gradus.tasks.stages.round_rows import round_rows
+from gradus.tasks.stages.round_rows import beside_problems, round_rows
 
 _NUM_SAMPLES = 16
 _TOKENS = {"prompt_tokens", "completion_tokens", "trained_prompt_tokens"}
@@ -53,9 +54,14 @@ def run(ctx: StageContext, config: MeasuringConfig) -> StageResult:
 
 
 def _rows(ctx: StageContext, config: MeasuringConfig) -> TableRows:
-    """Return the problems, or the rollouts that are learned from."""
+    """Return the problems, the texts of a file with their problems, or the rollouts that are learned from."""
+    columns = config.reads["problems"]
     if config.measure.of_problems:
-        return pool_of(ctx, config.reads["problems"], None)
+        return pool_of(ctx, columns, None)
+    if config.measure.of_traces:
+        problems = ctx.table("problems", columns)
+        found = traces_of(ctx.store, ctx.one("traces"), one_array(problems.column("problem_id")))
+        return found.over(beside_problems(found.table, problems, columns))
     return round_rows(ctx, config.reads)[0]
 
 

@@ -76,6 +76,7 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
     """Return the columns of its rows that the steps of an update read."""
     trained, compared = trained_tokens(table), compared_tokens(table)
     temperature = np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)
+    measured = _token_columns(table, config)
     return learning_rows(
         prompts_of(table),
         tokens_of(table, "completion_tokens"),
@@ -85,6 +86,7 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         compared=None if compared is None else torch.from_numpy(compared),
         credit=_credit(table, config),
         marks={need: _marks(table, need) for need in config.shaping.carried if need.startswith(OF_MARKS)},
+        measured={name: _of_tokens(table, name, torch.nan) for name in measured},
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
         group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
@@ -93,9 +95,15 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         **{
             name: _column(table.column(name))
             for name in (WEIGHT, *config.shaping.carried)
-            if name in table.column_names
+            if name in table.column_names and name not in measured
         },
     )
+
+
+def _token_columns(table: pa.Table, config: UpdateConfig) -> list[str]:
+    """Return the columns of measures that have a list for each row: of its tokens."""
+    there = (name for name in config.shaping.carried if name in table.column_names)
+    return [name for name in there if pa.types.is_list(table.column(name).type)]
 
 
 def _column(values: pa.ChunkedArray) -> torch.Tensor | np.ndarray[Any, Any]:
@@ -270,6 +278,9 @@ def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
     if CREDIT in table.column_names:
         made = "correct the shape that gives it"
         _refuse(_uneven(table, CREDIT), rows, "has not one number of credit for each of its tokens", made)
+    for name in _token_columns(table, config):
+        made = "let a shape make one number a token of it (credit)"
+        _refuse(_uneven(table, name), rows, f"has not one number of {name} for each of its tokens", made)
     if MARKS in table.column_names:
         made = "correct the shape or reward that marks it"
         _refuse(_beyond(table), rows, "has a mark that is not within its tokens", made)

@@ -6,8 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from gradus.components.rows import ColumnError
 from gradus.data.curation.batch import last_groups
 from gradus.data.curation.round import Round, WaveError, round_of
+from gradus.data.curation.traces import TraceRows, highest
 from gradus.data.curation.waves.given import given, given_unsolved
 
 RNG = np.random.default_rng(0)
@@ -64,6 +66,15 @@ def test_texts_of_a_file_are_several_a_problem_in_the_order_of_the_file() -> Non
     assert found is not None
     assert planned(found) == [("c", "2", "w"), ("a", "0", "x"), ("a", "0", "y"), ("c", "2", "z")]
     assert found.columns["source"].to_pylist() == ["r1", None, "r2", "r1"]
+
+
+def test_the_text_of_each_problem_that_is_highest_in_a_column_stands_in_the_order_of_the_file() -> None:
+    value = [None, 0.5, 2.0, None, 2.0, -1.0]
+    rows = TraceRows(pa.table({"trace_id": [*"012345"], "problem_id": [*"caacab"], "kind.value": value}))
+    # a has 0.5 and twice 2; c was never measured.
+    assert highest(rows, "kind.value").table.column("trace_id").to_pylist() == ["0", "2", "5"]
+    with pytest.raises(ColumnError, match="problem_id is no number"):
+        highest(rows, "problem_id")
 
 
 @pytest.mark.parametrize(("solved", "groups"), [(0, ["1", "4"]), (1, ["1", "0", "4"])])

@@ -146,6 +146,79 @@ def test_rows_of_other_uses_are_not_measured_and_another_model_knows_the_sampler
     assert [call.get("sampler") for call in calls] == [None, [policy_after(1)]]
 
 
+TEXTS = {"one.jsonl": Ref("rollouts", "1a" * 8), "two.jsonl": Ref("rollouts", "2b" * 8)}
+
+
+def with_texts(folder: Path, *waves: Any, rounds: int = 2, **measure: Any) -> Measured:
+    own(folder, by='("trace_id",)', needs='("text", "problem.question")')
+    mine = {"name": f"{folder / 'own.py'}:mine", **measure}
+    plan = recipe([], rounds=rounds, waves=list(waves), measures=[mine], update={"origin_losses": [SFT]})
+    session = Measured([0.5] * 9)
+    train(session, plan, replace(START, traces=TEXTS))  # pyright: ignore[reportArgumentType] - has no store
+    return session
+
+
+SFT = {"origin": "expert", "loss": "sft"}
+
+
+def test_the_texts_of_a_wave_are_measured_before_it_by_each_policy_or_once_by_a_frozen_model(tmp_path: Path) -> None:
+    one = {"name": "given", "traces": "one.jsonl", "best": "mine.a"}
+    each = with_texts(tmp_path, one)
+    assert [*each.calls] == [("mine", 1), ("mine", 2)]
+    assert [call["policy"] for call in each.calls.values()] == [[policy_after(0)], [policy_after(1)]]
+    assert each.calls["mine", 2]["traces"] == [str(TEXTS["one.jsonl"])]
+    assert each.read["wave given1", 2] == [str(table_of("mine", 2))]
+    assert [*with_texts(tmp_path, one, role="start").calls] == [("mine", 1)]
+    two = {"name": "given_unsolved", "traces": "two.jsonl", "best": "mine.a"}
+    both = with_texts(tmp_path, one, two, rounds=1)
+    assert {key: call["traces"] for key, call in both.calls.items()} == {
+        ("mine", 1): [str(TEXTS["one.jsonl"])],
+        ("mine-2", 1): [str(TEXTS["two.jsonl"])],
+    }
+    assert both.read["wave given_unsolved1", 1] == [str(table_of("mine-2", 1))]
+    assert not with_texts(tmp_path, {"name": "given", "traces": "one.jsonl"}).calls  # nobody reads it
+
+
+FILED = {"name": "given", "traces": "texts.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("waves", "shape", "said"),
+    [
+        ([], "", r"measure own.py:mine is of the texts of a file, and no wave has one; set traces = .FILE. of a wave"),
+        (
+            [FILED, {"name": "given_unsolved", "best": "mine.a"}],
+            "",
+            r"given_unsolved needs mine.a, which is of the texts",
+        ),
+        ([FILED], "mine.a", "shape best needs mine.a, which is of the texts of a file; let a wave with traces"),
+        ([{**FILED, "best": "mine.b"}], "", "needs mine.b, which is no column of the measure own.py:mine"),
+        ([{**FILED, "best": "reward"}], "", "given.best: reward is no column of a measure of texts; it can be mine.a"),
+        ([{**FILED, "best": "gold.logp"}], "", "given.best: gold.logp is no column of a measure of texts"),
+        (
+            [FILED, {"name": "refill", "best": "gold.logp"}],
+            "",
+            "refill.best: the wave has no file of texts; set traces",
+        ),
+    ],
+)
+def test_texts_that_nobody_has_are_refused_before_anything_starts(
+    tmp_path: Path, waves: list[Any], shape: str, said: str
+) -> None:
+    own(tmp_path, by='("trace_id",)', needs='("text",)')
+    (tmp_path / "texts.jsonl").write_text("{}\n")
+    filed = [{**wave, "traces": str(tmp_path / wave["traces"])} if "traces" in wave else wave for wave in waves]
+    changes: dict[str, Any] = {
+        "measures": [f"{tmp_path / 'own.py'}:mine", "gold"],
+        "waves": filed,
+        "update.origin_losses": [SFT],
+        "update.shapes": [{"name": "best", "column": shape}] if shape else [],
+    }
+    with pytest.raises(UsageError) as refused:
+        check_recipe(load_recipe("demo", changes), tmp_path)
+    assert re.search(said, str(refused.value)), str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("settings", "own_", "said"),
     [

@@ -66,6 +66,33 @@ def test_it_sees_what_is_learned_from_given_rows_too(store: Store, tmp_path: Pat
     ]
 
 
+def test_a_measure_of_texts_sees_those_of_the_problems_beside_these(store: Store, tmp_path: Path) -> None:
+    needs = ("problem.question", "text", "source", "problem.level", "problem.messages")
+    body = f'{{"seen": [" ".join(map(str, each)) for each in zip(*(rows[name] for name in {needs}))]}}'
+    own = OWN.replace("rollout_id", "trace_id").replace("NEEDS", str(needs)).replace("BODY", body)
+    (tmp_path / "mine.py").write_text(own)
+    texts = pa.table(
+        {
+            "rollout_id": ["0", "1", "2", "3"],
+            "problem_id": ["b", "z", "a", "b"],
+            "completion": ["9", "?", "3", "nine"],
+            "source": ["book", None, None, "friend"],
+        }
+    )
+    problems = PROBLEMS.append_column("extra", pa.array(['{"level": 1}', '{"level": 2}']))
+    tables = {"problems": store.put("problems", problems), "traces": store.put("rollouts", texts)}
+    tables |= {"policy": policy(store, tmp_path / "policy")}
+    given: dict[str, Any] = {role: (ref,) for role, ref in tables.items()}
+    ctx = context(store, "measures", given)
+    measure.run(ctx, MeasuringConfig.model_validate({"measure": f"{tmp_path / 'mine.py'}:mine"}))
+    ctx.out.commit()
+    assert store.read(ctx.out.ref).to_pylist() == [
+        {"trace_id": "0", "mine.seen": "4 + 5 = 9 book 2 None"},
+        {"trace_id": "2", "mine.seen": "1 + 2 = 3 None 1 None"},
+        {"trace_id": "3", "mine.seen": "4 + 5 = nine friend 2 None"},
+    ]
+
+
 @pytest.mark.parametrize(
     ("body", "said"),
     [

@@ -40,6 +40,7 @@ def asked(
     curate: CurateConfig | None = None,
     unscored: int = 0,
     fractions: Sequence[float] = (),
+    more: Mapping[str, tuple[Ref, ...]] = {},
 ) -> tuple[Rows, StageResult]:
     """One call of wave 1 in round 3: a group `problem@r3h0` with these verdicts each, `shown` as its hint."""
     store, level = Store(tmp_path), int(shown is not None)
@@ -90,7 +91,7 @@ def asked(
             }
         ),
     }
-    inputs = {role: (store.put(role, table),) for role, table in tables.items() if table.num_rows}
+    inputs = {role: (store.put(role, table),) for role, table in tables.items() if table.num_rows} | more
     config = PlanningConfig.model_validate(
         {
             "wave": wave,
@@ -265,6 +266,51 @@ def test_a_wave_of_a_users_reads_parts_problems_and_plans_and_asks_with_messages
 def test_what_a_wave_cannot_plan_is_a_sentence_that_names_it(tmp_path: Path, body: str, said: str) -> None:
     with pytest.raises(BadInputError, match=said):
         asked(tmp_path, users(tmp_path, body), {"a": [True, False]}, problems=["b", "c"])
+
+
+BY_KIND = """
+import numpy as np
+from gradus.components import component
+
+@component("wave", needs=("problem_id", "traces", "kind.value", "known.value"))
+def by_kind(round, rng):
+    texts, rows = round.traces, round.rows
+    first = {name: row for row, name in reversed([*enumerate(rows["problem_id"])])}
+    like = np.array([first[name] for name in texts["problem_id"].to_pylist()])
+    return round.plan(
+        like=like, given=texts["text"], origin="book", reason=texts["trace_id"], kind=texts["kind.value"],
+        known=np.nan_to_num(rows["known.value"][like]),
+    )
+"""
+
+
+@pytest.mark.parametrize(
+    ("best", "planned"),
+    [
+        ("", [("a", "4", "0", 0.5), ("b", "9", "1", None), ("a", "four", "3", 2.0)]),
+        ("kind.value", [("b", "9", "1", None), ("a", "four", "3", 2.0)]),
+    ],
+)
+def test_a_wave_has_what_is_measured_of_its_texts_and_of_several_the_best(
+    tmp_path: Path, best: str, planned: list[tuple[Any, ...]]
+) -> None:
+    (tmp_path / "mine.py").write_text(BY_KIND)
+    store = Store(tmp_path / "lake")
+    texts = {"rollout_id": [*"0123"], "problem_id": [*"abca"], "completion": ["4", "9", "?", "four"]}
+    kind = pa.table({"trace_id": [*"0123"], "kind.value": [0.5, None, 9.0, 2.0]})
+    known = pa.table({"problem_id": ["a"], "known.value": [7.0]})
+    found, _ = asked(
+        tmp_path / "lake",
+        {"name": f"{tmp_path / 'mine.py'}:by_kind", "traces": "texts.jsonl", "best": best},
+        {"a": [False, False], "b": [False]},
+        curate=CurateConfig(tracked={"kind.value": ("trace_id",), "known.value": ("problem_id",)}),
+        more={
+            "traces": (store.put("rollouts", pa.table(texts)),),
+            "trackers": (store.put("measures", kind), store.put("trackers", known)),
+        },
+    )
+    assert [(row["problem_id"], row["given"], row["reason"], row["kind"]) for row in found] == planned
+    assert [row["known"] for row in found] == [7.0 if row["problem_id"] == "a" else 0.0 for row in found]
 
 
 def test_a_wave_reads_what_it_declares_alone(tmp_path: Path) -> None:
