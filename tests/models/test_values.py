@@ -74,7 +74,9 @@ def test_texts_that_do_not_fit_have_no_value_and_the_wrong_question_is_refused()
 
 
 @pytest.mark.parametrize("template", [None, TEMPLATE])
-def test_a_problem_and_its_completion_are_scored_as_the_models_own_tokens(tmp_path: Path, template: str | None) -> None:
+def test_reward_model_scores_a_problem_and_its_completion_as_its_own_tokens(
+    tmp_path: Path, template: str | None
+) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     folder = scorer_folder(tmp_path / "scorer", tokenizer, pad_token_id=PAD)
