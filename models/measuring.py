@@ -1,12 +1,13 @@
-"""A frozen model as measures see it: log-probs of given tokens and hidden states, by forward passes.
+"""A frozen model as measures see it: log-probs of given tokens, hidden states and values, by forward passes.
 
     found = model.logprobs(model.prompts(rows["question"]), model.tokens(rows["answer"]))
     found.logp[0]         # of each token of the first answer, nats
     found.mean_logp       # (N,)
     found = model.logprobs(contexts, targets, temperature=0.7, logsumexp=True, top=4)
     found.top_ids[0]      # (L, 4): the tokens that were most likely in the place of each
+    model.values(model.answered(rows["problem.question"], rows["completion"]))     # (N,), of a reward model
 
-Batching, padding and devices are decided here. Left out: scalar heads.
+Batching, padding and devices are decided here. Left out: values at single tokens.
 """
 
 from collections.abc import Callable, Sequence
@@ -75,14 +76,14 @@ class TargetLogprobs:
 
 
 class Model:
-    """A policy in evaluation mode. Nothing of what it returns has a gradient."""
+    """A policy, or a model with a scalar head, in evaluation mode. Nothing of what it returns has a gradient."""
 
     def __init__(
         self, policy: Policy, style: PromptStyle = PLAIN, micro_tokens: int = 16_384, on_rows: OnRows = unobserved
     ) -> None:
         self._policy, self._style, self._on_rows = policy, style, on_rows
         self._budget = Budget(micro_tokens)
-        self._context_tokens = policy.prompt_side.context_tokens
+        self._context_tokens = policy.context_tokens
 
     def tokens(self, texts: Sequence[str | None]) -> list[list[int]]:
         """Return the token ids of texts that follow a context; none for None."""
@@ -97,6 +98,26 @@ class Model:
         """Return the prompts of problems as token ids, as the rollouts have them; PolicyError for one without."""
         turns = [None] * len(questions) if messages is None else messages
         asked = [AskedPrompt(question, each) for question, each in zip(questions, turns, strict=True)]
+        return self._rendered(asked)
+
+    def answered(
+        self,
+        questions: Sequence[str | None],
+        answers: Sequence[str | None],
+        messages: Sequence[list[dict[str, str]] | None] | None = None,
+    ) -> list[list[int]]:
+        """Return problems with their answers as token ids, each by the model's own chat template; none for None.
+
+        The answer is the assistant's finished turn; without a chat template it follows the prompt, and nothing ends it.
+        A special token that an answer spells out is that token, as for transformers. PolicyError as `prompts` has it.
+        """
+        turns = [None] * len(questions) if messages is None else messages
+        whole = zip(questions, turns, answers, strict=True)
+        asked = [AskedPrompt(question, each, answer=answer) for question, each, answer in whole if answer is not None]
+        found = iter(self._rendered(asked))
+        return [[] if answer is None else next(found) for answer in answers]
+
+    def _rendered(self, asked: Sequence[AskedPrompt]) -> list[list[int]]:
         return prompt_tokens(self._policy.tokenizer, prompt_texts(self._policy.tokenizer, asked, self._style))
 
     def logprobs(
@@ -111,7 +132,8 @@ class Model:
         """Return log-probs and entropies of each target (N) after its context, and what else is asked for.
 
         A target is not measured if it or its context is empty, or both do not fit the model's positions together.
-        Raise MeasureError for token ids that the model does not have, and for a temperature that is none.
+        Raise MeasureError for token ids that the model does not have, a temperature below 0, and a model that has a
+        scalar head.
 
         Args:
             contexts: N lists of token ids.
@@ -121,6 +143,8 @@ class Model:
             logsumexp: True to have the logsumexp of the logits, too.
             top: Number of the most likely tokens in the place of each that are returned with their log-probs.
         """
+        if not self._policy.model.can_generate():
+            raise MeasureError("log-probs need a language model, and this one has a scalar head: ask for values")
         if len(contexts) != len(targets):
             raise MeasureError(f"there are {len(contexts)} contexts and {len(targets)} targets")
         if top > (num := vocabulary(self._policy.model)):
@@ -156,6 +180,22 @@ class Model:
             pool: Function of float32 hidden states; it is called once a text.
             layer: As in transformers: 0 are the embeddings, -1 is what the last layer makes, after the final norm.
         """
+        return self._of_each(texts, lambda part: [pool(each) for each in self._states(part, layer)])
+
+    def values(self, texts: Tokens) -> Floats:
+        """Return the number that a scalar head has for each text, (N,), as transformers' sequence classification does.
+
+        A decoder's is that of the last token that is not padding. NaN for a text that is empty, or longer than the
+        model's positions. MeasureError for token ids that the model does not have, or a model without such a head.
+        """
+        if self._policy.model.can_generate():
+            raise MeasureError(
+                "values need a model with a scalar head, and this one is a language model: name another role"
+            )
+        return self._of_each(texts, self._scores, alone=self._padding is None)
+
+    def _of_each(self, texts: Tokens, ask: Callable[[Ragged], Sequence[Any]], *, alone: bool = False) -> Floats:
+        """Return what `ask` returns for each text, in batches or one by one; NaN for a text that does not fit."""
         rows = self._ragged(texts)
         chosen = ((rows.lengths > 0) & (rows.lengths <= self._context_tokens)).nonzero()[:, 0]
         if not len(chosen):
@@ -163,27 +203,39 @@ class Model:
 
         def work(num_tokens: int) -> dict[int, Any]:
             found = dict[int, Any]()
-            for part in padded_batches(rows.lengths[chosen], num_tokens):
+            for part in padded_batches(rows.lengths[chosen], 1 if alone else num_tokens):
                 numbers = chosen[part]
-                states = self._states(rows.select(numbers), layer)
-                found |= {row: pool(each) for row, each in zip(numbers.tolist(), states, strict=True)}
+                found |= dict(zip(numbers.tolist(), ask(rows.select(numbers)), strict=True))
                 self._on_rows(len(part))
             return found
 
         with torch.no_grad():
-            pooled = self._budget.run(work, int(rows.lengths[chosen].max()))
-        first = np.asarray(next(iter(pooled.values())), np.float64)
-        return np.stack([np.asarray(pooled.get(row, np.full(first.shape, np.nan))) for row in range(len(rows))])
+            answers = self._budget.run(work, int(rows.lengths[chosen].max()))
+        first = np.asarray(next(iter(answers.values())), np.float64)
+        return np.stack([np.asarray(answers.get(row, np.full(first.shape, np.nan))) for row in range(len(rows))])
 
     def _states(self, texts: Ragged, layer: int) -> list[Floats]:
-        model = self._policy.model
-        mask = torch.arange(int(texts.lengths.max()))[None, :] < texts.lengths[:, None]
-        ids = torch.zeros(mask.shape, dtype=torch.int64)
-        ids[mask] = texts.values
-        asked = {"input_ids": ids.to(model.device), "attention_mask": mask.long().to(model.device)}
-        states: Any = model.get_decoder()(**asked, use_cache=False, output_hidden_states=True).hidden_states[layer]
+        decoder: Any = self._policy.model.get_decoder()
+        states = decoder(**self._padded(texts), use_cache=False, output_hidden_states=True).hidden_states[layer]
         lengths = texts.lengths.tolist()
         return [each[:length].float().cpu().numpy() for each, length in zip(states, lengths, strict=True)]
+
+    def _scores(self, texts: Ragged) -> list[float]:
+        return self._policy.model(**self._padded(texts, self._padding or 0)).logits[:, 0].double().tolist()
+
+    @property
+    def _padding(self) -> int | None:
+        """The token that the model's head takes for padding; None if it has none, and then takes texts one by one."""
+        model = self._policy.model
+        found = model.config.get_text_config().pad_token_id
+        return found if found is not None and 0 <= found < vocabulary(model) else None
+
+    def _padded(self, texts: Ragged, padding: int = 0) -> dict[str, Tensor]:
+        device = self._policy.model.device
+        mask = torch.arange(int(texts.lengths.max()))[None, :] < texts.lengths[:, None]
+        ids = torch.full(mask.shape, padding, dtype=torch.int64)
+        ids[mask] = texts.values
+        return {"input_ids": ids.to(device), "attention_mask": mask.long().to(device)}
 
     def _ragged(self, lists: Tokens) -> Ragged:
         if isinstance(lists, Lists):

@@ -19,6 +19,7 @@ from jinja2 import TemplateError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
     AutoTokenizer,
     BitsAndBytesConfig,
     GenerationConfig,
@@ -34,7 +35,16 @@ from gradus.components.libraries import library_reason
 from gradus.models.adapters import base_of, merged, read_adapter
 from gradus.models.chat_template import is_plain
 from gradus.models.errors import PolicyError
-from gradus.models.policy_files import CONFIG, FileError, has_tokenizer, is_adapter, read_object, refuse_broken
+from gradus.models.policy_files import (
+    CONFIG,
+    FileError,
+    has_tokenizer,
+    head_fault,
+    is_adapter,
+    num_scores,
+    read_object,
+    refuse_broken,
+)
 from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
@@ -64,7 +74,12 @@ class Policy:
     @property
     def prompt_side(self) -> PromptSide:
         """The tokenizer, and how much the model can attend to."""
-        return PromptSide(self.tokenizer, _context_tokens(self.model.config), self.end_tokens)
+        return PromptSide(self.tokenizer, self.context_tokens, self.end_tokens)
+
+    @property
+    def context_tokens(self) -> int:
+        """Maximum number of tokens the model can attend to; sys.maxsize where its configuration sets no limit."""
+        return _context_tokens(self.model.config)
 
     @property
     def end_tokens(self) -> tuple[int, ...]:
@@ -78,19 +93,22 @@ def load_policy(
     device: torch.device = _CPU,
     *,
     quantize: Quantize = "none",
+    heads: bool = False,
 ) -> Policy:
     """Load model (safetensors only) and tokenizer from a folder, in evaluation mode; never asks the network.
 
     `auto` keeps the number format that the weights were saved in; `nf4` holds the weights of linear layers in 4 bits
     (QLoRA, arXiv 2305.14314) and computes in `dtype`, on a GPU with bitsandbytes. PolicyError says what is missing or
-    wrong: the folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, own code.
+    wrong: the folder, its config.json, tokenizer or weights, a weight that is absent or of another shape, own code,
+    or, without `heads`, a model with a scalar head in place of a vocabulary: a reward model.
     """
-    base, tokenizer = _opened(folder)
+    base, tokenizer = _opened(folder, heads=heads)
     options: dict[str, Any] = {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if quantize == "nf4":
         options |= _in_nf4(_DTYPES[dtype], device)
-    model, info = _loaded(base, "model", AutoModelForCausalLM.from_pretrained, **options)
+    kind = AutoModelForSequenceClassification if num_scores(base) else AutoModelForCausalLM
+    model, info = _loaded(base, "model", kind.from_pretrained, **options)
     # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
     wrong = sorted(
         [
@@ -167,10 +185,12 @@ def _context_tokens(config: PretrainedConfig) -> int:
     return sys.maxsize if limit is None else int(limit)
 
 
-def _opened(folder: Path) -> tuple[Path, PreTrainedTokenizerBase]:
+def _opened(folder: Path, *, heads: bool = False) -> tuple[Path, PreTrainedTokenizerBase]:
     """Return the folder of the weights, and the tokenizer."""
     base = base_of(folder)
     _refuse_unloadable(base)
+    if fault := head_fault(base, scalar=heads and num_scores(base) > 0):
+        raise PolicyError(f"{base} {fault}")
     return base, load_tokenizer(folder)
 
 
@@ -246,8 +266,9 @@ def prompt_text(
     messages: list[dict[str, str]] | None = None,
     hint_text: str | None = None,
     style: PromptStyle = PLAIN,
+    answer: str | None = None,
 ) -> str:
-    """The prompt of a problem.
+    """The prompt of a problem; with an answer both as one text, in which that is the assistant's finished turn.
 
     With a chat template: the messages of `chat_turns`.
     Without: the system message as a paragraph of its own, then the template with its question, or the question and a
@@ -261,10 +282,11 @@ def prompt_text(
             raise PolicyError("it has several messages, and the policy's tokenizer has no chat template to join them")
         text = question if question is not None else "".join(m["content"] for m in messages or [])
         system = f"{style.system}\n\n" if style.system else ""
-        return system + _continued(text, hint_text or "", style)
+        return system + _continued(text, hint_text or "", style) + (answer or "")
     turns = chat_turns(question, messages, hint_text, style)
+    said = [] if answer is None else [{"role": "assistant", "content": answer}]
     try:
-        text = str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True))
+        text = str(tokenizer.apply_chat_template([*turns, *said], tokenize=False, add_generation_prompt=not said))
     except TemplateError as error:
         advice = "; without prompt.system, its text can stand in prompt.template" if style.system else ""
         raise PolicyError(f"the policy's chat template refuses the messages: {error}{advice}") from None

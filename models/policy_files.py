@@ -35,6 +35,8 @@ _MAX_RANK = 100_000
 _MAX_HEADER_BYTES = 100_000_000
 _EMBEDDING = "model.embed_tokens.weight"
 _POINTER = b"version https://git-lfs"
+_SCORES = "ForSequenceClassification"
+"""End of the names of the architectures of transformers that return numbers for a whole text."""
 
 Body = Mapping[str, object]
 
@@ -51,6 +53,36 @@ def is_adapter(folder: Path) -> bool:
 def has_tokenizer(folder: Path) -> bool:
     """Return whether a folder has a tokenizer of its own."""
     return any(path for pattern in _TOKENIZERS for path in folder.glob(pattern))
+
+
+def num_scores(folder: Path) -> int:
+    """Return how many numbers the model of a folder returns for a text, by its config.json; 0 for a language model.
+
+    Raise FileError for a config.json that is none. An adapter has none.
+    """
+    path = folder / CONFIG
+    body = read_object(path) if path.is_file() else {}
+    kinds, labels, num = body.get("architectures"), body.get("id2label"), body.get("num_labels")
+    if not (_is_texts(kinds) and any(kind.endswith(_SCORES) for kind in cast("list[str]", kinds))):
+        return 0
+    if isinstance(labels, dict):
+        return len(cast("Body", labels))
+    return num if isinstance(num, int) else 2  # transformers writes down every number of labels but this one
+
+
+def head_fault(folder: Path, *, scalar: bool) -> str:
+    """Return the reason that a model has not the head that is asked for, a scalar one or a vocabulary; empty if it has.
+
+    Raise FileError for a config.json that is none.
+    """
+    num = num_scores(folder)
+    if num == scalar:
+        return ""
+    if not scalar:
+        return "scores texts, by the architecture in its config.json, and can neither sample nor be trained"
+    if not num:
+        return f"has no scalar head: its config.json names no architecture that ends with {_SCORES}"
+    return f"returns {num} numbers for a text, by the labels in its config.json, where a scalar head returns one"
 
 
 def refuse_broken(folder: Path) -> None:

@@ -46,6 +46,7 @@ class Asked:
     question: str | None
     messages: list[dict[str, str]] | None = None
     hint_text: str | None = None
+    answer: str | None = None
 
 
 class PromptError(PolicyError):
@@ -62,7 +63,7 @@ def prompt_texts(tokenizer: PreTrainedTokenizerBase, asked: Sequence[Asked], sty
     def made(index: int) -> str:
         one = asked[index]
         try:
-            return prompt_text(tokenizer, one.question, one.messages, one.hint_text, style)
+            return prompt_text(tokenizer, one.question, one.messages, one.hint_text, style, one.answer)
         except PolicyError as error:
             raise PromptError(index, str(error)) from None
 

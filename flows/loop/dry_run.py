@@ -136,7 +136,7 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     store, update = session.store, recipe.update
     roles = [
         footprint(store, start.roles.get(name, start.policy), role.sample, role.rollout, update, separate_sampler=False)
-        for name, role in recipe.roles.items()
+        for name, role in recipe.sampled_roles.items()
         if not role.is_text
     ]
     sampled = max(each.rollout for each in (*found, *roles))

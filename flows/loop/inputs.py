@@ -14,7 +14,7 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.checking import GIVEN
+from gradus.flows.recipe.checking import GIVEN, check_heads
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
@@ -97,6 +97,9 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     teacher = resolve_artifact(session.store, recipe.teacher, "checkpoints") if recipe.teacher else None
     named = {name: role.policy for name, role in recipe.roles.items() if role.policy}
     roles = {name: resolve_artifact(session.store, text, "checkpoints") for name, text in named.items()}
+    models = {recipe.policy: policy, recipe.teacher: teacher, **{named[name]: ref for name, ref in roles.items()}}
+    store = session.store
+    check_heads(recipe, {text: store.path(base_ref(store, ref) or ref) for text, ref in models.items() if ref})
     for name, role in recipe.roles.items():
         if role.update is not None:
             refuse_training(session.store, roles.setdefault(name, policy), role.update.lora)

@@ -184,6 +184,17 @@ class Recipe(Config):
         return (*first, *self.waves, *last)
 
     @property
+    def all_measures(self) -> tuple[MeasureConfig, ...]:
+        """The measures of the training and of its suites."""
+        return (*self.measures, *(measure for suite in self.evaluate.suites for measure in suite.measures))
+
+    @property
+    def sampled_roles(self) -> Mapping[str, RoleConfig]:
+        """The roles that a wave may plan: all but those that score texts."""
+        scorers = {measure.role for measure in self.all_measures if measure.needs_head}
+        return {name: role for name, role in self.roles.items() if name not in scorers}
+
+    @property
     def keepers(self) -> tuple[Chosen, ...]:
         """The functions whose columns others read as NAME.COLUMN."""
         return (*self.trackers, *self.measures)

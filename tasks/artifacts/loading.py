@@ -49,13 +49,16 @@ def place(device: Device) -> torch.device:
         raise BadInputError(str(error), hint="set device to auto, or install PyTorch for your GPU") from None
 
 
-def loaded_policy(store: Store, ref: Ref, dtype: Dtype, device: Device, quantize: Quantize = "none") -> Policy:
-    """A policy of the lake; BadInputError if it cannot be used, or not on that device."""
+def loaded_policy(
+    store: Store, ref: Ref, dtype: Dtype, device: Device, quantize: Quantize = "none", *, heads: bool = False
+) -> Policy:
+    """A policy of the lake, with `heads` or a reward model; BadInputError if it cannot be used, or not there."""
     verify_policy(store, ref)
     try:
         with oom_as_stage_error("loading the policy", ROOM):
-            policy = load_policy(store.path(ref), dtype, place(device), quantize=quantize)
-        _ = policy.end_tokens
+            policy = load_policy(store.path(ref), dtype, place(device), quantize=quantize, heads=heads)
+        if not heads:
+            _ = policy.end_tokens
     except PolicyError as error:
         raise BadInputError(str(error).replace(str(store.path(ref)), str(ref)), hint=WHOLE) from None
     return policy

@@ -22,7 +22,7 @@ from gradus.data.curation.uses import LEARN, split_need
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
-from gradus.models.policy_files import CONFIG, WHOLE, FileError, read_object
+from gradus.models.policy_files import CONFIG, WHOLE, FileError, head_fault, num_scores, read_object
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
@@ -46,14 +46,30 @@ def check_ks(ks: Sequence[int], n: int) -> None:
 
 def check_length(lake: Path, policy: str, max_tokens: int, setting: str = "max_tokens") -> None:
     """Raise UsageError if not even a prompt of one token fits beside the completion into what the policy attends to."""
-    text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
-    found = in_lake(lake, text, CHECKPOINTS)
-    limit = positions(lake / str(found) if found else bundled(text) or average_of(lake, text) or Path(text))
-    if limit is not None and max_tokens >= limit:
+    folder = folder_of(lake, policy)
+    limit = positions(folder)
+    if limit is not None and max_tokens >= limit and not num_scores(folder):  # one that scores texts samples nothing
         raise UsageError(
             f"{setting} = {max_tokens} leaves no room for a prompt: the policy {policy} has {limit} positions",
             hint=f"lower {setting}, or take a policy with more",
         )
+
+
+def folder_of(lake: Path, policy: str) -> Path:
+    """Return the folder of a policy, or of the base that is named beside an adapter; it need not be there."""
+    text = policy if Path(policy).is_dir() else policy.rpartition("+")[2]
+    found = in_lake(lake, text, CHECKPOINTS)
+    return lake / str(found) if found else bundled(text) or average_of(lake, text) or Path(text)
+
+
+def check_head(folder: Path, what: str, hint: str, *, scalar: bool) -> None:
+    """Raise BadInputError if the model of a folder has not the head that is asked for, scalar or a vocabulary."""
+    try:
+        fault = head_fault(folder, scalar=scalar)
+    except FileError as error:
+        raise BadInputError(str(error), hint=WHOLE) from None
+    if fault:
+        raise BadInputError(f"{what} {fault}", hint=hint)
 
 
 def check_engine(config: RolloutConfig, _inputs: object = None) -> None:

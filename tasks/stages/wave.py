@@ -125,7 +125,8 @@ def _sampled_as_roles(config: PlanningConfig, columns: Mapping[str, pa.Array]) -
         known = ", ".join(config.roles)
         raise BadInputError(
             f"wave {config.wave.label} plans rows of the role {lacking}, which the recipe lacks",
-            hint=f"add [roles.{lacking}] to it, with a policy or a server" + (f"; it has {known}" if known else ""),
+            hint=f"add [roles.{lacking}] to it, with a policy that samples or a server"
+            + (f"; it has {known}" if known else ""),
         )
     found = dict(columns)
     for name in ("n", "temperature", "max_tokens"):

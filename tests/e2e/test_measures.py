@@ -6,9 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from transformers import AutoModelForSequenceClassification
 
 from gradus.models.policy import load_policy, prompt_text, prompt_tokens
+from gradus.models.tiny_tokenizer import tiny_tokenizer
 from tests.e2e.conftest import RECIPE, SAMPLES, Program
+from tests.scorers import scorer_folder
 
 MINE = '''
 import numpy as np
@@ -36,7 +39,13 @@ FIRST = (
     "curate.top=8",
     "curate.draw=8",
 )
-BOTH = ("measures=[{name='mine.py:surprise', role='start'}, 'likelihood']", *FIRST[1:])
+MORE = (
+    "measures=[{name='mine.py:surprise', role='start'}, 'likelihood', {name='reward_model', role='rm'}]",
+    "roles.rm.policy='scorer'",
+    "update.shapes=['measured', {name='mine.py:probable', at_least=-0.3}]",
+    *FIRST[1:],
+)
+TEMPLATE = "{% for m in messages %}{{ m.role[0] ~ m.content ~ '<end>' }}{% endfor %}"
 
 
 def words(sets: tuple[str, ...]) -> list[str]:
@@ -93,12 +102,15 @@ def test_the_values_are_those_of_a_plain_forward_pass_and_decide_the_plan(measur
     assert {row["problem_id"] for row in rows if "by mine.py:surprising" in row["reason"]} == set(hardest)
 
 
-def test_one_measure_more_samples_and_judges_nothing_and_is_asked_again_by_its_name(measured: Program) -> None:
-    shape = 'update.shapes=[{name="mine.py:probable", at_least=-0.3}]'
-    measured.json("train", str(RECIPE), *words((*BOTH, shape)), "--run", "more")
+def test_measures_more_sample_and_judge_nothing_and_are_asked_again_by_name(measured: Program) -> None:
+    tokenizer = tiny_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    scorer_folder(measured.home / "scorer", tokenizer, positions=512)
+    measured.json("train", str(RECIPE), *words(MORE), "--run", "more")
     calls = started(measured, "more")
-    assert [each for each in calls if each[0] != "evaluate" and not each[1].startswith("eval")][:3] == [
+    assert [each for each in calls if each[0] != "evaluate" and not each[1].startswith("eval")][:4] == [
         ("measure", "likelihood", 1),
+        ("measure", "reward_model", 1),
         ("shape", "train", 1),
         ("update", "train", 1),
     ]
@@ -112,7 +124,17 @@ def test_one_measure_more_samples_and_judges_nothing_and_is_asked_again_by_its_n
     sampled = [np.mean(row["logprobs"]) for row in own.values()]
     assert [logp[name] for name in own] == pytest.approx(sampled, abs=1e-3)
     batch = {row["rollout_id"]: row for row in measured.rows("batch/*")}
-    for name, row in batch.items():
-        assert row["taken"] == (logp[name] >= -0.3) or (row["reason"] or "").startswith("its problem was sampled")
+    seen = {n: row for n, row in batch.items() if not (row["reason"] or "").startswith("its problem was sampled")}
+    for name, row in seen.items():
+        assert row["taken"] == (logp[name] >= -0.3)
+    # Every reward that is learned from is the reward model's own number, by transformers alone; verdicts stay.
+    problems = {row["problem_id"]: row["question"] for row in measured.rows("problems/*")}
+    model = AutoModelForSequenceClassification.from_pretrained(measured.home / "scorer").eval()
+    for name, row in seen.items():
+        text = f"u{problems[row['problem_id']]}<end>a{rollouts[name]['completion']}<end>"
+        with torch.no_grad():
+            value = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]])).logits[0, 0]
+        assert row["reward"] == pytest.approx(float(value), abs=1e-5)
+    assert {row["reward"] for row in measured.rows("scores/*")} <= {0.0, 1.0}
     measured.json("rerun", "more", "likelihood")
     assert started(measured, "more")[len(calls) :][0] == ("measure", "likelihood", 1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gradus.data.package import package_file
-from gradus.models.policy_files import FileError, refuse_broken
+from gradus.models.policy_files import FileError, head_fault, num_scores, refuse_broken
 
 BUNDLED = package_file("data", "samples") / "policy"
 
@@ -36,3 +36,23 @@ def test_an_embedding_of_another_shape_is_named_with_both_shapes(tmp_path: Path)
         refuse_broken(changed(tmp_path / "short", vocab_size=22))
     refuse_broken(changed(tmp_path / "packed", hidden_size=64, quantization_config={"quant_method": "awq"}))
     refuse_broken(BUNDLED)
+
+
+@pytest.mark.parametrize(
+    ("config", "num"),
+    [
+        ({}, 0),
+        ({"architectures": None}, 0),
+        ({"architectures": ["LlamaForTokenClassification"], "id2label": {"0": "a"}}, 0),
+        ({"architectures": ["LlamaForSequenceClassification"]}, 2),  # what transformers leaves out
+        ({"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "LABEL_0"}}, 1),
+        ({"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}, 1),
+        ({"architectures": ["LlamaForSequenceClassification"], "id2label": {"0": "a", "1": "b", "2": "c"}}, 3),
+    ],
+)
+def test_the_head_is_known_by_the_configuration(tmp_path: Path, config: dict[str, Any], num: int) -> None:
+    folder = changed(tmp_path / "scorer", **config)
+    assert num_scores(folder) == num
+    assert bool(head_fault(folder, scalar=False)) == (num > 0)
+    assert bool(head_fault(folder, scalar=True)) == (num != 1)
+    assert num_scores(tmp_path) == 0  # an adapter has no configuration of its own

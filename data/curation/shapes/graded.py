@@ -1,4 +1,4 @@
-"""Shapes that reward rows by grades."""
+"""Shapes that reward rows by grades, or by what was measured of them."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from gradus.components import component
+from gradus.components.rows import Rows
 from gradus.data.curation.batch import BatchRows
 
 
@@ -20,3 +21,13 @@ def graded(rows: BatchRows) -> Mapping[str, Any]:
     about, grades = said["about"][known, 0], said["reward"][known]
     total, count = np.bincount(about, grades, rows.num_rows), np.bincount(about, minlength=rows.num_rows)
     return {"reward": np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)}
+
+
+@component("shape", needs=())
+def measured(rows: Rows, *, column: str = "reward_model.value") -> Mapping[str, Any]:
+    """Reward each row by a column of numbers; a row without one has no reward, and is left out.
+
+    Args:
+        column: Column to learn from, such as that of a measure or a tracker (NAME.COLUMN), or parts.NAME.
+    """
+    return {"reward": rows[column]}

@@ -58,12 +58,13 @@ def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHI
     curate, max_age = curate_config(recipe, index, past), 0
     if wave.reads_stored:  # the update after this wave learns from its rows
         max_age = max(0, stage_config(recipe, "update", index, recipe.update, past).max_age - recipe.overlap)
+    roles = recipe.sampled_roles.items()
     base = PlanningConfig(
         wave=wave,
         sample=curate.sample,
         curate=curate.model_copy(update={"sample": SampleConfig()}),
         max_age=max_age,
-        roles={n: stage_config(recipe, f"roles.{n}", index, r, past).sample for n, r in recipe.roles.items()},
+        roles={n: stage_config(recipe, f"roles.{n}", index, r, past).sample for n, r in roles},
     )
     found = stage_config(recipe, wave.short, index, base, past, origin)
     tracked = tracked_by(recipe.keepers, chosen_in(found))
@@ -106,6 +107,7 @@ def recipe_of_suite(recipe: Recipe, suite: Suite, past: Past = NOTHING) -> Recip
     Only overrides and changes of guards for rollout, score and evaluate apply.
     """
     overrides = (*recipe.overrides, *past.overrides())
+    named = (*recipe.sampled_roles, *(measure.role for measure in suite.measures))
     changes: dict[str, object] = {
         "curate": CurateConfig(sample=suite.sample),
         "rollout": suite.rollout(recipe.rollout),
@@ -114,6 +116,7 @@ def recipe_of_suite(recipe: Recipe, suite: Suite, past: Past = NOTHING) -> Recip
         "waves": suite.waves,
         "trackers": (),
         "measures": suite.measures,
+        "roles": {name: role for name, role in recipe.roles.items() if name in named},
         "schedules": {},
         "overrides": tuple(each for each in overrides if each.stage in ("rollout", "score", "evaluate")),
     }

@@ -80,6 +80,8 @@ class Declaration:
     """Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
     (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.
     None reads what costs nothing. Of a schedule the metrics that it reads."""
+    needs_head: bool = False
+    """True if a measure asks for values: its model is then one with a scalar head."""
     per: Literal["row", "token"] | None = None
     """Granularity of an advantage, a row by default, or of a loss, a token by default: one number for each."""
     when: Literal["update", "step"] = "update"

@@ -248,6 +248,11 @@ class MeasureConfig(Chosen, kind="measure"):
         """Return whether it measures the texts of files that waves have; if neither, it measures rollouts."""
         return self.by == ("trace_id",)
 
+    @property
+    def needs_head(self) -> bool:
+        """Return whether its model is one that scores texts; False if it cannot be found."""
+        return self._declared is not None and self._declared.needs_head
+
 
 class ShapeConfig(Chosen, kind="shape"):
     """A shape with its settings: a function that decides what of a round is learned from."""

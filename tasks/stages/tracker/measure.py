@@ -69,7 +69,7 @@ def _policy(ctx: StageContext, config: MeasuringConfig) -> Policy:
     """Return the model, as a sampler left it in this worker, or loaded for this stage alone."""
     ref, dtype, device = ctx.one("policy"), config.dtype, config.device
     warm = ctx.warm.of(LoadedPolicies).by_key.get(PolicyKey(ref.digest, dtype, device))
-    found = warm or loaded_policy(ctx.store, ref, dtype, device)
+    found = warm or loaded_policy(ctx.store, ref, dtype, device, heads=True)
     if ctx.inputs.get("sampler") and _TOKENS & {*(config.measure.needs or _TOKENS)}:
         sampler = load_prompt_side(ctx.store.path(ctx.one("sampler"))).tokenizer
         if sampler.get_vocab() != found.tokenizer.get_vocab():

@@ -13,6 +13,7 @@ from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
 from gradus.data.curation.shapes.bundles import bundles
 from gradus.data.curation.shapes.gates import hpt
+from gradus.data.curation.shapes.graded import measured
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
 from gradus.data.curation.shapes.selection import best, majority, most_varied, pods
@@ -68,6 +69,12 @@ def test_best_of_n_takes_the_highest_of_each_group_and_of_equal_ones_the_lowest_
     found = best(rows, column="likelihood.logp")
     assert found["taken"].tolist() == [False, False, True, False, True, False, True]
     assert found["reason"] == "another of its group is higher in likelihood.logp"
+
+
+def test_measured_rewards_rows_by_a_column_as_it_stands() -> None:
+    rows = Rows({"reward_model.value": np.array([1.5, NAN, -2.0]), "parts.format": np.array([0.0, 1.0, NAN])})
+    assert measured(rows)["reward"] == pytest.approx([1.5, NAN, -2.0], nan_ok=True)
+    assert measured(rows, column="parts.format")["reward"] == pytest.approx([0.0, 1.0, NAN], nan_ok=True)
 
 
 def test_the_majority_takes_one_row_of_the_most_frequent_answer_of_each_group() -> None:

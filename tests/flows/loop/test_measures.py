@@ -16,6 +16,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
+from tests.scorers import scorer_folder
 
 TEACHER = Ref("checkpoints", "7e" * 16)
 OWN = """
@@ -253,6 +254,67 @@ def test_a_measure_that_cannot_be_used_is_refused_before_anything_starts(
     with pytest.raises((UsageError, BadInputError)) as refused:
         check_recipe(load_recipe("demo", changes), tmp_path)
     sentence = str(refused.value).replace(f"{tmp_path}/", "")
+    assert re.search(said, sentence), sentence
+
+
+@pytest.fixture(scope="module")
+def scorers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of models: one that scores texts, and others that do not, or not as they should."""
+    folder = tmp_path_factory.mktemp("scorers")
+    scorer_folder(folder / "TWO", num_labels=2)
+    for name in ("ONE", "PICKLE", "CODE"):
+        scorer_folder(folder / name, positions=512 if name == "CODE" else 64)
+    (folder / "PICKLE" / "model.safetensors").rename(folder / "PICKLE" / "pytorch_model.bin")
+    config = folder / "CODE" / "config.json"
+    config.write_text(config.read_text().replace("LlamaForSequenceClassification", "LlamaForProcessRewardModel"))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"roles.rm.sample.max_tokens": 4096}, ""),  # it samples nothing
+        (
+            {"measures": ["reward_model"]},
+            r"measure reward_model: bundled has no scalar head: its config.json names no arch",
+        ),
+        ({"roles.rm.policy": "TWO"}, r"measure reward_model: TWO returns 2 numbers for a text, by the labels in its"),
+        (
+            {"roles.rm.policy": "PICKLE"},
+            r"roles.rm.policy: PICKLE has no weights as safetensors, and other formats can",
+        ),
+        ({"roles.rm.policy": "CODE"}, r"measure reward_model: CODE has no scalar head: its config.json names no arch"),
+        (
+            {"policy": "ONE"},
+            r"policy: ONE scores texts, by the architecture in its config.json, and can neither sample",
+        ),
+        ({"teacher": "ONE"}, r"teacher: ONE scores texts, by the architecture in its config.json"),
+        (
+            {"waves": [{"name": "pairs", "role": "rm"}], "score.judge.rewards": ["numeric"]},
+            r"roles.rm.policy: ONE scores texts, .* can neither sample nor be trained; name a language model",
+        ),
+        (
+            {"roles.rm.update.lr": 1e-5, "score.judge.rewards": ["numeric"]},
+            r"roles.rm.policy: ONE scores texts, .* can neither sample nor be trained",
+        ),
+        ({"evaluate.suites": [{"measures": ["reward_model"]}]}, r"measure reward_model: bundled has no scalar head"),
+    ],
+)
+def test_a_model_with_another_head_is_refused_before_anything_starts(
+    scorers: Path, tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    whole = {"measures": [{"name": "reward_model", "role": "rm"}], "roles.rm.policy": "ONE", **changes}
+    named = {
+        key: str(scorers / str(value)) if key.endswith("policy") or key == "teacher" else value
+        for key, value in whole.items()
+    }
+    if not said:
+        check_recipe(load_recipe("demo", named), tmp_path)
+        return
+    with pytest.raises((UsageError, BadInputError)) as refused:
+        check_recipe(load_recipe("demo", named), tmp_path)
+    sentence = str(refused.value).replace(f"{scorers}/", "")
     assert re.search(said, sentence), sentence
 
 

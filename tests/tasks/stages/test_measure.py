@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.trackers import MeasuringConfig
 from gradus.tasks.stages.tracker import measure
+from tests.scorers import scorer_folder
 from tests.tasks.stages.test_learning import policy
 from tests.tasks.stages.test_tracker import context
 
@@ -125,3 +129,39 @@ def test_tokens_of_another_vocabulary_are_refused_and_texts_are_not(store: Store
         measured(store, tmp_path, body, '("prompt_tokens", "completion_tokens")', sampler=other)
     found = measured(store, tmp_path, '{"seen": rows["completion"]}', sampler=other)
     assert found.num_rows == 3
+
+
+def test_a_reward_model_scores_texts_with_its_own_vocabulary(store: Store, tmp_path: Path) -> None:
+    folder = scorer_folder(tmp_path / "scorer", bos_token_id=1, pad_token_id=0)
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["3"], vocabulary["4"] = vocabulary["4"], vocabulary["3"]
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+    body = '{"seen": model.values(model.answered(rows["problem.question"], rows["completion"]))}'
+    needs = '("completion", "problem.question")'
+    sampler = policy(store, tmp_path / "sampler")
+    found = measured(store, tmp_path, body, needs, policy=store.adopt(folder), sampler=sampler)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(folder).eval()
+    encode: Any = AutoTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        asked = [torch.tensor([encode(f"1 + 2 =\n{text}")["input_ids"]]) for text in ("3", "4", "1+2=3")]
+        expected = [float(model(input_ids=ids).logits[0, 0]) for ids in asked]
+    assert found.column("mine.seen").to_pylist() == pytest.approx(expected, abs=1e-5)
+    assert np.ptp(expected) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("num_labels", "body", "said"),
+    [
+        (0, '{"seen": model.values([[5]] * 3)}', "values need a model with a scalar head, and this one is a language"),
+        (1, '{"seen": model.logprobs([[5]] * 3, [[6]] * 3).mean_logp}', "log-probs need a language model"),
+        (2, "{}", r"checkpoints/\w+ returns 2 numbers for a text, by the labels in its config.json, where a scalar"),
+    ],
+)
+def test_a_model_without_the_head_that_is_asked_for_is_refused(
+    store: Store, tmp_path: Path, num_labels: int, body: str, said: str
+) -> None:
+    folder = tmp_path / "asked"
+    ref = store.adopt(scorer_folder(folder, num_labels=num_labels)) if num_labels else policy(store, folder)
+    with pytest.raises(BadInputError, match=said):
+        measured(store, tmp_path, body, policy=ref)
