@@ -9,12 +9,12 @@ from typing import Any
 from gradus.data.errors import BadInputError, GateError, GradusError, StageError
 from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
+from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.compared import compared_trainings
 from gradus.flows.loop.comparing.plan import keep_plan
 from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
 from gradus.flows.loop.variants import Variant
-from gradus.flows.recipe.budget import Budget
 from gradus.flows.runs import train_flow
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow, say_started

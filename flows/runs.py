@@ -5,11 +5,11 @@ import time
 from gradus.data.errors import GateError
 from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import aside
+from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1, spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.checking import warm_up_remark
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config

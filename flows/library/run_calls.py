@@ -9,9 +9,9 @@ from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.budget import HOW
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
-from gradus.flows.recipe.budget import HOW
 from gradus.flows.recipe.checking import check_settings
 from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.keep import read_keep

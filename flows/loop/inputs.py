@@ -14,10 +14,11 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
-from gradus.flows.recipe.checking import GIVEN, check_heads
+from gradus.flows.recipe.checking import GIVEN
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
+from gradus.flows.recipe.heads import check_heads
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle

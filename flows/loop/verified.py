@@ -7,10 +7,10 @@ from typing import Any, TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Store
+from gradus.flows.loop.comparing.budget import parse_budget
 from gradus.flows.loop.comparing.compared import compared_trainings
 from gradus.flows.loop.comparing.plan import read_plan
 from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_tuned
-from gradus.flows.recipe.budget import parse_budget
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.trainings import read_training, recount

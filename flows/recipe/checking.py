@@ -4,7 +4,7 @@ check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputE
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -30,7 +30,8 @@ from gradus.flows.recipe.course.by_round import (
     tracker_config,
     wave_config,
 )
-from gradus.flows.recipe.course.phases import of_each_phase, settled
+from gradus.flows.recipe.course.phases import settled
+from gradus.flows.recipe.heads import check_heads
 from gradus.flows.recipe.reading import with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.flows.recipe.suites import Suite
@@ -40,15 +41,13 @@ from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.trackers import is_tracked
 from gradus.tasks.config.waves import RoleConfig
-from gradus.tasks.preflight.abilities import check_head, check_learning, check_length, check_shapes, folder_of
+from gradus.tasks.preflight.abilities import check_learning, check_length, check_shapes, folder_of
 from gradus.tasks.preflight.checks import check_components, check_input, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec
 
 GIVEN = ("given", "given_unsolved")
 """Waves whose texts need a loss of their origin."""
 _A_WAVE = "add a wave that does, such as escalate or replay, or leave it out"
-_SCORER = 'name a reward model: [roles.rm] with policy = "FOLDER", and role = "rm" of the measure'
-_LANGUAGE = "name a language model; one that scores texts is asked by a measure: [[measures]] with its role"
 
 
 def check_recipe(recipe: Recipe, lake: Path) -> None:
@@ -72,37 +71,6 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     models = (recipe.policy, recipe.teacher, *(role.policy for role in recipe.roles.values()))
     folders = {text: folder_of(lake, text) for text in models if text}
     check_heads(recipe, {text: folder for text, folder in folders.items() if folder.is_dir()})
-
-
-def check_heads(recipe: Recipe, folders: Mapping[str, Path]) -> None:
-    """Refuse a model with a scalar head that samples or is trained, and one without it that a measure asks for values.
-
-    `folders` are those of models by their names in the recipe; a name that is none of them is left out.
-    """
-    for each in of_each_phase(recipe):
-        for setting, named, scalar in _models_asked(each):
-            if named in folders:
-                hint = _SCORER if scalar else _LANGUAGE
-                check_head(folders[named], f"{setting}: {shortened(named)}", hint, scalar=scalar)
-
-
-def _models_asked(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
-    """Yield each setting that decides on a model, the name of the model, and whether it needs a scalar head."""
-    suites = recipe.evaluate.suites
-    waves = (*recipe.all_waves, *(wave for suite in suites for wave in suite.waves))
-    planned = {wave.settings.get("role") for wave in waves if wave.is_ours}
-    roles = {name: role.policy or recipe.policy for name, role in recipe.roles.items()}
-    yield "policy", recipe.policy, False
-    yield "teacher", recipe.teacher, False
-    yield from (
-        (f"roles.{name}.policy", roles[name], False)
-        for name, role in recipe.roles.items()
-        if role.update is not None or name in planned
-    )
-    named = {POLICY: recipe.policy, START: recipe.policy, TEACHER: recipe.teacher, **roles}
-    for measure in recipe.all_measures:
-        if measure.needs_head:
-            yield f"measure {measure.label}", named[measure.role], True
 
 
 def _check_begin(recipe: Recipe) -> None:

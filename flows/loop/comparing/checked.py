@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.budget import Budget, parse_budget
 from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
-from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.checking import check_recipe
 from gradus.tasks.config.settings import Home
 

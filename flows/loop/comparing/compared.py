@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.store import Store
+from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
-from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.lasting import lasting
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields

@@ -10,10 +10,10 @@ from gradus.data.files import replace_file
 from gradus.data.intervals import LEVEL, POWER
 from gradus.data.lake.store import Store
 from gradus.flows.console.output import fields, line, table
+from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import otherwise_evaluated
-from gradus.flows.recipe.budget import Budget
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.settings import Home

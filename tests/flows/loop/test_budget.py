@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
+from gradus.flows.loop.comparing.budget import Budget, parse_budget
 from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.budget import Budget, parse_budget
 from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.runtime.calls import Outcome
