@@ -70,7 +70,7 @@ def test_traces_are_judged_as_they_stand_and_train_beside_the_policys_own_comple
 def test_of_several_texts_of_a_problem_a_measure_of_the_users_chooses_the_one_that_is_given(program: Program) -> None:
     for name in ("clarity.py", "clarity.toml"):
         (program.home / name).write_text(BLOCKS[name])
-    (program.home / "traces.jsonl").rename(program.home / "teachers.jsonl")
+    (program.home / "teachers.jsonl").write_bytes((program.home / "traces.jsonl").read_bytes())
     plain = RECIPE.read_text().replace("escalate = [2]", "escalate = []")
     (program.home / "plain.toml").write_text(plain)
     program.json("train", "plain.toml", "--method", "clarity.toml", "--run", "clear")

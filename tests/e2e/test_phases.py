@@ -58,7 +58,7 @@ def killed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]
     """The run killed while it profiles the problems of its second phase, and run to its end."""
     program = new_program()
     words = command(program, "--run", "phased")
-    code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#10")
+    code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#6")
     assert code != 0
     last = [e for e in program.events("phased") if e["event"] == "stage_started"][-1]
     assert (last["stage"], last["round"], last["purpose"]) == ("rollout", 2, "profile")
