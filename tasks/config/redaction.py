@@ -24,7 +24,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TextIO, cast
 from urllib.parse import quote, unquote
@@ -61,7 +61,9 @@ def hide(text: str) -> str:
 def refuse_credentials(words: Sequence[str]) -> None:
     """Raise UsageError if a word of a command line holds credentials: it would be stored with every result."""
     for word in words:
-        held = next((name for name, value in _variables() if len(value) >= _REFUSED_CHARS and value in word), "")
+        held = next(
+            (name for name, value in _variables(os.environ) if len(value) >= _REFUSED_CHARS and value in word), ""
+        )
         if held or credentials_in(word):
             what = f"the value of {held}" if held else "credentials"
             raise UsageError(
@@ -118,9 +120,9 @@ class _Clean:
 
 
 @functools.lru_cache(maxsize=1)
-def _pattern_of(environment: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:  # noqa: ARG001 - what it depends on
-    """Return what finds the secrets of the environment, made anew when that changes; None without a secret."""
-    secrets = sorted(_secrets(), key=len, reverse=True)
+def _pattern_of(variables: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:
+    """Return the pattern of all secrets in environment variables; None without a secret."""
+    secrets = sorted(_secrets(dict(variables)), key=len, reverse=True)
     return re.compile("|".join(_pattern(secret) for secret in secrets)) if secrets else None
 
 
@@ -129,11 +131,11 @@ def _pattern(secret: str) -> str:
     return text if len(secret) >= _EMBEDDED_CHARS else rf"(?<!\w){text}(?!\w)"
 
 
-def _secrets() -> set[str]:
-    """Every secret of the environment in every form in which it may show up."""
-    plain = {value for _, value in _variables()}
-    pairs = [f"{os.environ.get(user, '')}:{os.environ.get(word, '')}" for user, word in _PAIRS if word in os.environ]
-    for value in os.environ.values():
+def _secrets(environment: Mapping[str, str]) -> set[str]:
+    """Return every secret of an environment in every form in which it may show up."""
+    plain = {value for _, value in _variables(environment)}
+    pairs = [f"{environment.get(user, '')}:{environment[word]}" for user, word in _PAIRS if word in environment]
+    for value in environment.values():
         for userinfo in _USERINFO.findall(value):
             user, _, word = userinfo.partition(":")
             plain |= {word or user, unquote(word or user)}
@@ -152,10 +154,10 @@ def _forms(value: str) -> tuple[str, ...]:
     return (value, quote(value), quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value))
 
 
-def _variables() -> Iterator[tuple[str, str]]:
-    """The environment variables that hold a secret, each with its value, or with each text of its JSON object."""
-    listed = listed_variables()
-    for name, value in os.environ.items():
+def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the variables of an environment that hold a secret, each with its value or each text of its JSON object."""
+    listed = listed_variables(environment)
+    for name, value in environment.items():
         if not (name in listed or _SECRET_NAME.search(name)):
             continue
         for text in _texts(value):
@@ -179,9 +181,9 @@ def _texts(value: str) -> list[str]:
     return [value]
 
 
-def listed_variables() -> frozenset[str]:
+def listed_variables(environment: Mapping[str, str] = os.environ) -> frozenset[str]:
     """Return the names in GRADUS_KEY_VARIABLES, which are separated by commas."""
-    return frozenset(filter(None, map(str.strip, os.environ.get(_LISTED, "").split(","))))
+    return frozenset(filter(None, map(str.strip, environment.get(_LISTED, "").split(","))))
 
 
 def check_key_variable(name: str, setting: str) -> None:
