@@ -13,6 +13,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.by_round import wave_config
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
@@ -316,6 +317,16 @@ def test_a_model_with_another_head_is_refused_before_anything_starts(
         check_recipe(load_recipe("demo", named), tmp_path)
     sentence = str(refused.value).replace(f"{scorers}/", "")
     assert re.search(said, sentence), sentence
+
+
+def test_a_reward_model_beside_a_wave_plans_the_wave_no_other_rows(tmp_path: Path) -> None:
+    scorer_folder(tmp_path)
+    plain = load_recipe("demo", {"roles": {"judge": {"policy": "bundled"}}})
+    rated = {"roles": {"judge": {"policy": "bundled"}, "rm": {"policy": str(tmp_path)}}}
+    measures = {"measures": [{"name": "reward_model", "role": "rm"}], "update.shapes": ["measured"]}
+    (wave,) = plain.all_waves
+    assert [*wave_config(plain, wave, 1).roles] == ["judge"]
+    assert wave_config(load_recipe("demo", {**rated, **measures}), wave, 1) == wave_config(plain, wave, 1)
 
 
 def test_a_measure_follows_overrides_and_schedules_by_its_name(tmp_path: Path) -> None:
