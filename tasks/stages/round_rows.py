@@ -14,6 +14,7 @@ from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
+from gradus.data.lake.columns import TableSchema
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, PROBLEMS, ROLLOUTS
 from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import TableRows
@@ -53,9 +54,7 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
         rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
         rollouts = rollouts.append_column(name, filled)
-    for name in reads["rollouts"]:
-        if name not in rollouts.column_names:  # a sparse one, which no row of the round has
-            rollouts = rollouts.append_column(name, ROLLOUTS.column(rollouts, name))
+    rollouts = _with_sparse(rollouts, ROLLOUTS, reads["rollouts"])
     group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
     table = rollouts.append_column(GROUP, pa.array(group))
     if "completion_tokens" in reads["rollouts"]:
@@ -67,17 +66,23 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         table = beside_problems(table, ctx.table("problems", reads["problems"]), reads["problems"])
     if not ctx.inputs.get("plan"):
         return table, names
-    plans = ctx.table("plan", reads["plan"])
+    plans = _with_sparse(ctx.table("plan", reads["plan"]), PLAN, reads["plan"])
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
     return _beside(table, plans, positions(own, keys), OF_PLAN), names
 
 
+def _with_sparse(table: pa.Table, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
+    """Return a table with nulls in those of the columns that are sparse and that no row of it has."""
+    for name in schema.names:
+        if name in columns and name not in table.column_names:
+            table = table.append_column(name, schema.column(table, name))
+    return table
+
+
 def beside_problems(table: pa.Table, problems: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return rows with the columns of their problems beside them, `problem.NAME`; sparse ones of `columns` too."""
-    for name in PROBLEMS.names:
-        if name in columns and name not in problems.column_names:  # a sparse one
-            problems = problems.append_column(name, PROBLEMS.column(problems, name))
+    problems = _with_sparse(problems, PROBLEMS, columns)
     at = positions(table.column("problem_id"), problems.column("problem_id"))
     return _beside(table, problems, at, OF_PROBLEM)
 
