@@ -15,6 +15,7 @@ from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.queries import Relation, select
 
 _ROW, _MET = "row_number_", "met_"
+_UNREAD = ("extra", PROMPT_TOKENS)
 _UNSTEADY = "select distinct function_name from duckdb_functions() where stability <> 'CONSISTENT'"
 _OF_NOW = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 
@@ -99,11 +100,9 @@ def _refuse_unsteady(condition: str) -> None:
 
 def _table(candidates: Rows, condition: str) -> pa.Table:
     """Return the columns that a condition may name, those of one NAME.COLUMN as a struct each, and row numbers."""
-    words = {*re.findall(r"\w+", condition.lower())}
+    plain = [name for name in candidates.columns if name not in _UNREAD and "." not in name]
     found: dict[str, Any] = {_ROW: pa.array(range(candidates.num_rows), pa.int64())}
-    found |= {
-        name: candidates.arrow(name) for name in candidates.columns if name.lower() in words and name != PROMPT_TOKENS
-    }
+    found |= {name: candidates.arrow(name) for name in plain}
     structs: dict[str, dict[str, pa.Array]] = {}
     for name in dotted(condition):
         if name in candidates or not candidates.num_rows:

@@ -131,5 +131,6 @@ def test_a_wrong_condition_is_refused_before_anything_starts() -> None:
         with pytest.raises(UsageError):
             where(no_candidates(), condition=wrong)
     config = CurateConfig.model_validate({"filters": [{"name": "where", "condition": "pass_rat < 1"}]})
-    with pytest.raises(UsageError, match="pass_rat"):
+    with pytest.raises(UsageError, match='Candidate bindings: "pass_rate"'):
         check_reads(config.filters[0], {})
+    assert where(no_candidates().reading(config.filters[0].needs, "filter where"), condition="n > 1").kept.size == 0
