@@ -27,7 +27,7 @@ def near_duplicates(
     similarity: Annotated[float, Ge(0.5), Le(1.0)] = 0.8,
     words: Annotated[int, Ge(1)] = 3,
 ) -> Selection:
-    """Keep the first of problems that are nearly the same: MinHash (Broder, 1997) with bands, then compared exactly.
+    """Drop problems that are nearly the same as one before: MinHash (Broder, 1997) with bands, then compared exactly.
 
     The similarity of two texts is that of their sets of runs of `words` words, |A and B| / |A or B|, in lower case and
     without punctuation. Of those at `similarity` or above few are overlooked (at 0.8 one in 20 million, at 0.5 13 %),

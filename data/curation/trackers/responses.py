@@ -86,7 +86,7 @@ def fitted(
         theta, b, log_a = parts(x)
         a = np.exp(log_a)[problem]
         z = a * (theta[policy] - b[problem])
-        told = right * np.logaddexp(0.0, -z) + wrong * np.logaddexp(0.0, z)
+        misfit = right * np.logaddexp(0.0, -z) + wrong * np.logaddexp(0.0, z)
         slope = (right + wrong) * scipy.special.expit(z) - right
         found = np.concatenate(
             (
@@ -97,7 +97,7 @@ def fitted(
         )
         prior = (theta**2).sum() + ((b / spread) ** 2).sum()
         prior += ((log_a / slope_spread) ** 2).sum() if slope_spread else 0.0
-        return float(told.sum() + prior / 2), found
+        return float(misfit.sum() + prior / 2), found
 
     start = np.zeros(num_policies + num * (2 if slope_spread else 1))
     found = scipy.optimize.minimize(lost, start, jac=True, method="L-BFGS-B", options={"maxiter": 1000})

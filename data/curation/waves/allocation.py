@@ -151,8 +151,8 @@ def knapsack(
 def best_counts(rate: Floats, low: Ints, high: Ints, budget: int) -> Ints:
     """Return the rollouts N of each problem (P,), low <= N <= high, that maximise the sum of `knapsack` exactly.
 
-    One more rollout of a problem adds less than the one before it, if low >= 1: so the largest additions of all are
-    the best ones. The sum of N is `budget`, but within the sums of low and high.
+    Each further rollout of a problem adds less than the last, if low >= 1: so the largest additions of all are the best
+    ones. The sum of N is `budget`, but within the sums of low and high.
     """
     problem = np.repeat(np.arange(len(rate)), high - low)
     before = np.concatenate([np.arange(*bounds) for bounds in zip(low, high, strict=True)] or [np.zeros(0, np.int64)])

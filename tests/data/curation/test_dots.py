@@ -11,7 +11,7 @@ from gradus.components.rows import Lists
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.round import round_of
 from gradus.data.curation.shapes.probed import without_first
-from gradus.data.curation.waves.predicted import dots, predicted, vectors_of
+from gradus.data.curation.waves.probed import dots, predicted, vectors_of
 from gradus.models.objectives.corrections.truncated import token_truncated
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.rows import Rows

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from gradus.components.rows import Rows
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
-from gradus.data.curation.shapes.bands import band
 from gradus.data.curation.shapes.bundles import bundles
-from gradus.data.curation.shapes.gates import hpt
+from gradus.data.curation.shapes.gates import band, hpt
 from gradus.data.curation.shapes.graded import measured
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
