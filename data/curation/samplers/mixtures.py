@@ -5,7 +5,7 @@ from typing import Annotated
 
 import numpy as np
 import scipy.optimize
-from annotated_types import Ge, Gt
+from annotated_types import Gt
 
 from gradus.components import component
 from gradus.components.rows import Rows, numbered
@@ -46,7 +46,7 @@ def modomodo(
     rng: np.random.Generator,
     *,
     domains: tuple[str, ...] = (),
-    pilots: tuple[tuple[Annotated[float, Ge(0.0)], ...], ...] = (),
+    pilots: tuple[tuple[float, ...], ...] = (),
     outcomes: tuple[float, ...] = (),
 ) -> Draw:
     """Draw domains in the mixture that short runs predict to be best, then one of their problems each (MoDoMoDo).
@@ -60,10 +60,11 @@ def modomodo(
         pilots: Shares of each of `domains` in each pilot run; those of one run are scaled to a sum of 1.
         outcomes: Result of each pilot run, such as its accuracy on a held-out suite; more is better.
     """
-    if len(pilots) != len(outcomes) or any(len(each) != len(domains) or not sum(each) for each in pilots):
+    even = all(len(each) == len(domains) and sum(each) > 0 and min(each) >= 0 for each in pilots)
+    if len(pilots) != len(outcomes) or not even:
         raise UsageError(
             f"modomodo: there are {len(outcomes)} outcomes of {len(pilots)} pilots of {len(domains)} domains",
-            hint="give each pilot an outcome, and a share for each of `domains`",
+            hint="give each pilot an outcome, and a share of at least 0 for each of `domains`",
         )
     domain, first = _domains(candidates)
     share = dict(zip(domains, best_mixture(pilots, outcomes), strict=True)) if pilots else {}

@@ -19,7 +19,7 @@ from gradus.models.objectives.rows import Rows
 FOUR = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
 
 
-def test_a_pass_rate_is_the_mean_of_the_reference_sets_by_similarity() -> None:
+def test_a_prediction_is_the_mean_of_the_reference_set_by_similarity() -> None:
     # Cosines 1 and -1, with sharpness log(3) / 2: weights 3 to 1. Two references fit no line.
     rate, reference = np.array([1.0, 0.0]), np.array([0, 1])
     found = predicted(FOUR, reference, rate, math.log(3) / 2)
@@ -67,7 +67,7 @@ def test_a_wave_draws_the_problems_nearest_to_the_target() -> None:
     assert dots(round_of(first.set_column(2, "correct", pa.nulls(4)), problems), np.random.default_rng(0)) is None
 
 
-def test_vectors_are_a_matrix_with_nan_where_there_is_none() -> None:
+def test_vectors_are_a_matrix_with_nan_for_an_empty_list() -> None:
     found = vectors_of(Lists(np.array([1.0, 2.0, 3.0, 4.0]), np.array([0, 2, 2, 4])))
     np.testing.assert_array_equal(found, [[1, 2], [np.nan, np.nan], [3, 4]])
     assert vectors_of(Lists(np.zeros(0), np.zeros(3, np.int64))).shape == (2, 0)

@@ -67,7 +67,7 @@ def test_no_other_optimiser_finds_a_larger_posterior(slopes: bool) -> None:
     assert np.argsort(theta).tolist() == [0, 1, 2]
 
 
-def test_a_problem_gets_easier_with_the_policy_though_it_is_not_sampled() -> None:
+def test_irt_finds_a_problem_easier_with_the_policy_though_it_is_not_sampled() -> None:
     first = round_with({"a": [1, 0, 0, 0], "b": [1, 1, 0, 0]}, 1)
     second = round_with({"b": [1, 1, 1, 1], "c": [1, 0, None, 1]}, 2)
     one, two = kept([first]), kept([first, second])

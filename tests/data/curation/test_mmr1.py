@@ -47,7 +47,7 @@ def test_a_share_is_drawn_by_the_score_and_the_rest_uniformly() -> None:
     assert {round(draw.weight[0], 6) for draw in draws} == {0.3, 0.1}
 
 
-def test_the_uniform_part_fills_up_what_has_no_score() -> None:
+def test_problems_without_a_score_fill_up_the_draw() -> None:
     unknown = Rows({"variance": np.full(5, np.nan), "diversity.dissimilarity": np.full(5, np.nan)})
     draw = mmr1_vas(unknown, 4, np.random.default_rng(0))
     assert (len(set(draw.index.tolist())), draw.explored.tolist()) == (4, [True] * 4)

@@ -36,7 +36,7 @@ def kept(condition: str, **settings: Any) -> str:
     return "".join(pool()["problem_id"][where(pool(), condition=condition, **settings).kept])
 
 
-def test_conditions_by_hand() -> None:
+def test_where_keeps_what_meets_a_condition() -> None:
     assert kept("problem.level >= 3 and pass_rate < 0.75") == "cef"  # of e and f it is unknown
     assert kept("problem.level >= 3 and pass_rate < 0.75", unknown="drop") == "c"
     assert kept("domain = 'a.b' or domain = 'it''s'", unknown="drop") == "ce"
