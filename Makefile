@@ -71,7 +71,7 @@ ui: setup  ## Prefect and MLflow on loopback
 bench: setup  ## the cost of the machinery, in docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
 
-ladder: setup  ## methods against plain GRPO on a task that it cannot learn by itself; resumes
+ladder: setup  ## methods against plain GRPO on a task that it cannot begin; resumes
 	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ladder/ladder.py
 
 clean:
