@@ -275,7 +275,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
         known.remove(PROMPT_TOKENS)
     elif chosen.kind == "wave":
         known = ["hint", "stored", "traces", *known]
-    named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in component.needs or ()]
+    named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in chosen.needs or ()]
     needs = [need for need in named if need not in tracked]
     if isinstance(chosen, MeasureConfig) and (alone := next(filter(is_tracked, needs), "")):
         raise UsageError(
@@ -290,7 +290,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     plain = [need for need in needs if not need.startswith(begins)]
     refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {each}NAME" for each in begins))
     if begins is _OF_CANDIDATES:
-        _refuse_keys(chosen, {need: tracked[need] for need in component.needs or () if need in tracked}, known)
+        _refuse_keys(chosen, {need: tracked[need] for need in chosen.needs or () if need in tracked}, known)
     if isinstance(chosen, FilterConfig) and chosen.is_ours:
         function_of(component)(no_candidates(), **component.settings(**chosen.settings).model_dump())
 

@@ -18,6 +18,7 @@ SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=fa
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
+    "dots": ('waves=[{{name="dots", groups=6}}, {{name="replay", alpha=0.0, groups=4}}]',),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "lora": ("update.lr=1e-4",),

@@ -19,6 +19,7 @@ from gradus.models.measures.likelihood import (
     token_top,
     understood,
 )
+from gradus.models.measures.vectors import embedding
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_policy
 from gradus.tasks.preflight.checks import SAMPLES
@@ -180,3 +181,14 @@ def test_the_answer_is_asked_after_the_reasoning_before_its_last_mention() -> No
     )
     assert understood(rows, model)["score"].tolist() == [0.5, 0.25]
     assert asked == {"contexts": ["3 + 4\n3 + 4 is 7.\n#### ", "1 + 1\nno idea"], "targets": [["7"], ["2"]]}
+
+
+def test_the_embedding_of_a_problem_is_its_mean_hidden_state(policy: Policy) -> None:
+    model, long = Model(policy), " ".join(["7"] * 1000)
+    found = embedding(Rows({"question": ["3 + 4 =", long, "5 ="], "messages": [None] * 3}), model)["vector"]
+    prompts = model.prompts(["3 + 4 =", "5 ="])
+    for prompt, vector in zip(prompts, (found[0], found[2]), strict=True):
+        with torch.no_grad():
+            states: Any = policy.model(input_ids=torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1]
+        assert vector == pytest.approx(states[0].double().mean(0).numpy(), abs=1e-4)
+    assert found[1] is None

@@ -5,6 +5,7 @@ import numpy as np
 from gradus.components import component
 from gradus.components.rows import Rows
 from gradus.data.arrays import Floats
+from gradus.data.curation.filters.histories import alignment
 
 
 @component("ranking", paper="arXiv 2504.20571", needs=("history",))
@@ -21,6 +22,15 @@ def historical_std(candidates: Rows) -> Floats:
     mean = np.bincount(row, weights=flat, minlength=candidates.num_rows) / count
     squares = np.bincount(row, weights=(flat - mean[row]) ** 2, minlength=candidates.num_rows)
     return np.sqrt(squares / count)
+
+
+@component("ranking", paper="arXiv 2502.11886", needs=("history",))
+def limr(candidates: Rows) -> Floats:
+    """Alignment of each problem's accuracy history with the mean of all (N,), at most 1; NaN for an empty history.
+
+    The score of LIMR's learning impact measurement (arXiv 2502.11886); see the filter `limr`.
+    """
+    return alignment(candidates["history"])
 
 
 @component("ranking", needs=("variance",))

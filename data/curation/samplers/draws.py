@@ -58,6 +58,40 @@ def variance(
     )
 
 
+@component("sampler", paper="arXiv 2509.21268", needs=("variance", "diversity.dissimilarity"))
+def mmr1_vas(
+    candidates: Rows,
+    num: int,
+    rng: np.random.Generator,
+    *,
+    frac: Annotated[float, Ge(0.0), Le(1.0)] = 0.5,
+    alpha: Annotated[float, Ge(0.0)] = 0.8,
+    beta: Annotated[float, Ge(0.0)] = 0.2,
+) -> Draw:
+    """Draw a share of the problems by how much their outcomes and texts vary, the rest uniformly (variance-aware).
+
+    MMR1 (arXiv 2509.21268): `frac` of the batch in proportion to VPS = alpha p (1 - p) + beta TDS, the others with
+    equal chances among those left; TDS is what the tracker `diversity` keeps, and what is not known is 0. Weights are
+    VPS, and 1 for a problem drawn uniformly. If too few have a VPS above 0, more are drawn uniformly.
+    Deviations: both parts are without replacement; scores change whenever a problem is sampled, not every T steps.
+
+    Args:
+        frac: Share of the draw that goes by the score (the paper's lambda).
+        alpha: Weight of the variance of outcomes.
+        beta: Weight of the dissimilarity of texts.
+    """
+    score = alpha * np.nan_to_num(candidates["variance"]) + beta * np.nan_to_num(candidates["diversity.dissimilarity"])
+    positive = np.flatnonzero(score > 0)
+    first = positive[_weighted(score[positive], round(frac * min(num, candidates.num_rows)), rng)]
+    left = np.setdiff1d(np.arange(candidates.num_rows), first)
+    second = left[_weighted(np.ones(len(left)), num - len(first), rng)]
+    return Draw(
+        index=np.concatenate((first, second)),
+        weight=np.concatenate((score[first], np.ones(len(second)))),
+        explored=np.repeat([False, True], [len(first), len(second)]),
+    )
+
+
 def _weighted(weight: Floats, num: int, rng: np.random.Generator) -> Ints:
     """Row indices in draw order, each next one drawn in proportion to its weight among those left.
 

@@ -1,10 +1,10 @@
-"""Shapes that choose between a group and what else could be learned in its place."""
+"""Shapes that take whole groups, or what else could be learned in their place."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from gradus.components import component
 from gradus.components.rows import Rows
@@ -31,4 +31,33 @@ def hpt(rows: Rows, *, solved: Annotated[int, Ge(0)] = 0) -> Mapping[str, Any]:
         "reason": np.where(own, "its demonstration is learned in place of its group", "its group is learned"),
         "term": np.where(own, "policy", "demonstration"),
         "stuck_frac": np.where(own, stuck, np.nan),
+    }
+
+
+@component("shape", paper="arXiv 2504.03380", needs=("group", "correct", "origin"))
+def band(
+    rows: Rows,
+    *,
+    low: Annotated[float, Ge(0.0), Le(0.5)] = 0.25,
+    high: Annotated[float, Ge(0.5), Le(1.0)] = 0.75,
+) -> Mapping[str, Any]:
+    """Learn from the groups whose pass rate lies in [low, high], both ends included (online difficulty filtering).
+
+    Online Difficulty Filtering (arXiv 2504.03380): low <= p <= high of the policy's own judged rows of a group, and
+    high = 1 - low in its balanced form; the wave `refill` with the same bounds fills the batch. A group without a
+    verdict is kept: nothing is known of it.
+
+    Args:
+        low: Lowest pass rate that is learned from.
+        high: Highest pass rate that is learned from.
+    """
+    verdict, by = np.where(own_rows(rows), rows["correct"], np.nan), rows.by("group")
+    rate = np.where(by.count(verdict) > 0, by.mean(verdict), np.nan)
+    taken = ~((rate < low) | (rate > high))
+    return {
+        "taken": taken,
+        "reason": np.where(
+            rate < low, f"its group's pass rate is below {low:g}", f"its group's pass rate is above {high:g}"
+        ),
+        "in_band_frac": taken,
     }

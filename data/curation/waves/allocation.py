@@ -3,12 +3,15 @@
 from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
 import scipy.special
 from annotated_types import Ge, Gt, Le, Lt
 
 from gradus.components import component
+from gradus.components.rows import Lists
 from gradus.data.arrays import Floats, Ints
 from gradus.data.curation.round import Planned, Round, first_rows
+from gradus.data.curation.tracked import places
 
 
 @component("wave", paper="arXiv 2503.14476", needs=("group", "correct"))
@@ -108,3 +111,60 @@ def more_samples(size: Floats, spread: Floats, num: int, alpha: float, explore: 
         counts[chosen] += 1
         more[chosen] += 1
     return more
+
+
+@component("wave", paper="arXiv 2509.25849", needs=("group", "problem_id", "history"))
+def knapsack(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    mean: Annotated[float, Ge(1.0)] = 8.0,
+    most: Annotated[int, Ge(1)] = 128,
+) -> Planned | None:
+    """Give each group as many rollouts as make the most of a budget, by its pass rate when last measured (Knapsack RL).
+
+    Knapsack RL (arXiv 2509.25849): N_i maximise sum_i (1 - p_i^N_i - (1 - p_i)^N_i) p_i (1 - p_i)^2, the chance of a
+    group with both outcomes times what its problem would gain, with sum_i N_i = mean G and low <= N_i <= most. The
+    rollouts so far (`curate.sample.n`) are low, and the new ones join their group. What no problem of another pass
+    rate can use goes evenly to those of 0 and 1, the unsolved first.
+    Deviations: a problem that was never measured counts as one of pass rate 1/2; the last rule is a guess.
+
+    Args:
+        mean: Rollouts of a group on average, those so far among them.
+        most: Largest number of rollouts of a group.
+    """
+    rows, pool = round.rows, round.candidates
+    first = first_rows(rows, np.ones(rows.num_rows, dtype=np.bool_))
+    size = np.bincount(rows["group"])[rows["group"][first]]
+    at = places([rows.arrow("problem_id").take(pa.array(first))], [pool.arrow("problem_id")])
+    rate = _last_rates(pool["history"])[at]
+    more = best_counts(rate, size, np.maximum(size, most), int(mean * len(first))) - size
+    chosen = more > 0
+    return round.plan(
+        like=first[chosen],
+        group=rows["group"][first[chosen]],
+        n=more[chosen],
+        reason=[f"{count} more at pass rate {p:.3f}" for count, p in zip(more[chosen], rate[chosen], strict=True)],
+    )
+
+
+def best_counts(rate: Floats, low: Ints, high: Ints, budget: int) -> Ints:
+    """Return the rollouts N of each problem (P,), low <= N <= high, that maximise the sum of `knapsack` exactly.
+
+    Each further rollout of a problem adds less than the last, if low >= 1: so the largest additions of all are the best
+    ones. The sum of N is `budget`, but within the sums of low and high.
+    """
+    problem = np.repeat(np.arange(len(rate)), high - low)
+    before = np.concatenate([np.arange(*bounds) for bounds in zip(low, high, strict=True)] or [np.zeros(0, np.int64)])
+    p = rate[problem]
+    gain = (p**before * (1 - p) + (1 - p) ** before * p) * p * (1 - p) ** 2
+    order = np.lexsort((p, before, -gain))[: max(0, budget - int(low.sum()))]
+    return low + np.bincount(problem[order], minlength=len(rate))
+
+
+def _last_rates(history: Lists) -> Floats:
+    """Return the last number of each list (N,); 1/2 for an empty one."""
+    known = np.diff(history.offsets) > 0
+    found = np.full(len(history), 0.5)
+    found[known] = history.values[history.offsets[1:][known] - 1]
+    return found

@@ -9,6 +9,7 @@ so that they are stored and part of the identity. A user's file that cannot be r
 (gradus.tasks.preflight): stored settings must stay readable after the file has gone.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from operator import eq
@@ -22,6 +23,18 @@ from gradus.components.description import Component, DescriptionError
 from gradus.components.recorded import Until
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
 from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
+
+_DOTTED = re.compile(r"'(?:[^']|'')*'|\b([A-Za-z_]\w*\.[A-Za-z_]\w*)")
+"""A text of SQL, or a name with a dot."""
+
+
+def dotted(condition: str) -> tuple[str, ...]:
+    """Return the names with a dot that a condition in SQL has outside of its texts, each once.
+
+    >>> dotted("problem.level >= 3.5 and irt.rate < 0.5 and source <> 'a.b'")
+    ('problem.level', 'irt.rate')
+    """
+    return tuple(dict.fromkeys(filter(None, _DOTTED.findall(condition))))
 
 
 class Chosen(Config):
@@ -170,6 +183,14 @@ def none_if_empty(value: object) -> object:
 
 class FilterConfig(Chosen, kind="filter"):
     """A filter with its settings."""
+
+    @property
+    def needs(self) -> tuple[str, ...] | None:
+        """The columns that it declares, and those that its setting `condition` names as NAME.COLUMN."""
+        declared, condition = super().needs, self.settings.get("condition")
+        if declared is None or not isinstance(condition, str):
+            return declared
+        return tuple(dict.fromkeys((*declared, *dotted(condition))))
 
 
 class RankingConfig(Chosen, kind="ranking"):

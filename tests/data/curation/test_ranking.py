@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.curation.candidates import Candidates, candidates
+from gradus.data.curation.filters.histories import limr
 from gradus.data.curation.rankings import measured
 from gradus.data.curation.rankings.measured import historical_std
 from gradus.data.curation.results import rank
@@ -87,3 +88,22 @@ def test_mean_and_variance_of_graded_rewards_rank_and_unrewarded_problems_come_l
     assert named(table, "reward_mean") == ["c", "a", "b", "d"]
     assert named(table, "reward_variance") == ["b", "a", "c", "d"]
     assert named(table, "pass_rate") == ["c", "a", "b", "d"]  # a and b have no verdict: unmeasured, as d
+
+
+def test_limr_keeps_problems_that_rose_as_all_did() -> None:
+    # Means 1/3, 1/2, 1; sum (1 - m)^2 = 25/36. a: 1 - 4/25, b: 1 - 13/25, c: 1 - 25/25.
+    known = {"a": [0.0, 0.5, 1.0], "b": [0.0, 0.0, 1.0], "c": [1.0, 1.0, 1.0]}
+    table = pool({"z": None, **known})
+    np.testing.assert_allclose(measured.limr(table), [np.nan, 0.84, 0.48, 0.0], atol=1e-12)
+    assert named(table, "limr") == ["a", "b", "c", "z"]
+    verdict = limr(table, min=0.48 - 1e-9)
+    assert verdict.kept.tolist() == [True, True, True, False]
+    assert limr(table, min=0.6, unmeasured="drop").counts() == {
+        "limr: never measured": 1,
+        "limr: alignment below 0.6": 2,
+    }
+    short = measured.limr(pool({"d": [1 / 3], **known}))  # the first mean stays 1/3: nothing apart
+    np.testing.assert_allclose(short, [1.0, 0.84, 0.48, 0.0], atol=1e-12)
+    solved = pool({"a": [1.0], "b": [1.0]})
+    assert np.isnan(measured.limr(solved)).all()
+    assert limr(solved).kept.all()

@@ -12,7 +12,7 @@ from gradus.components.rows import Rows
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
 from gradus.data.curation.shapes.bundles import bundles
-from gradus.data.curation.shapes.gates import hpt
+from gradus.data.curation.shapes.gates import band, hpt
 from gradus.data.curation.shapes.graded import measured
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
@@ -47,6 +47,19 @@ def test_hpt_learns_from_a_group_or_from_its_demonstration() -> None:
         "policy",
     ]
     assert hpt(rows, solved=1)["taken"].tolist() == [False, False, True, False, False, True, True]
+
+
+def test_a_band_keeps_groups_between_its_bounds_by_the_policys_own_verdicts() -> None:
+    # Rates 1/4 (at the bound), 0, 1/2 (a row without a verdict, and a given one that is right), 4/5; 4 has no verdict.
+    verdicts = [[1, 0, 0, 0], [0, 0], [1, 0, NAN, 1], [1, 1, 1, 1, 0], [NAN]]
+    group = np.repeat(np.arange(5), [len(each) for each in verdicts])
+    origin = [None] * 9 + ["expert"] + ["own"] * 6
+    rows = Rows({"group": group, "correct": np.concatenate(verdicts), "origin": texts(*origin)})
+    found = band(rows)
+    assert np.unique(group[found["taken"]]).tolist() == [0, 2, 4]
+    assert {*found["reason"][group == 1]} == {"its group's pass rate is below 0.25"}
+    assert {*found["reason"][group == 3]} == {"its group's pass rate is above 0.75"}
+    assert band(rows, low=0.0, high=1.0)["taken"].all()
 
 
 def test_pods_takes_the_best_and_the_worst() -> None:
