@@ -1,0 +1,151 @@
+"""Counts of judged rollouts as a table, the model of them, and what it predicts of every problem.
+
+    known = learn(counted, problems)          # rows of COUNTED; ids of further problems
+    known.predicted(known.sampler("5084"))    # a table: every problem with every share of a hint
+
+A sampler is a policy at a temperature: at another one it has another ability.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import starmap
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.arrays import Column, Floats, Ints, codes, floats, ints, one_array, pc, positions
+from gradus.data.curation.surface.model import Counts, Predicted, Surface, fit
+from gradus.data.errors import BadInputError
+from gradus.data.nearest import unique
+
+COUNTED = pa.schema(
+    [
+        pa.field("problem_id", pa.string()),
+        pa.field("policy", pa.string()),
+        pa.field("temperature", pa.float64()),
+        pa.field("share", pa.float64()),
+        pa.field("n", pa.int64()),
+        pa.field("solved", pa.int64()),
+        pa.field("tokens", pa.float64()),
+    ]
+)
+"""Judged rollouts of a problem by a policy at a temperature with a share of the hint, 0 to 1; their mean tokens."""
+PREDICTED = pa.schema([*COUNTED, *(pa.field(name, pa.float64()) for name in ("rate", "low", "high", "signal"))])
+"""The same with the chance to solve, its interval, and the chance that a group of GROUP has right and wrong answers."""
+GROUP = 8
+MANY = 64
+"""Samples of which none is right where a problem is out of reach."""
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A policy at a temperature, with its judged rollouts."""
+
+    policy: str
+    temperature: float | None
+    n: int
+    solved: int
+
+
+@dataclass(frozen=True)
+class Known:
+    """Counts and their model."""
+
+    problem_ids: pa.Array
+    samplers: tuple[Sampler, ...]
+    counts: Counts
+    tokens: Floats
+    """Mean completion tokens of each row of the counts (R,); NaN where they are unknown."""
+    surface: Surface
+
+    @cached_property
+    def shares(self) -> Floats:
+        """The shares of hints that were shown, and 0, in order."""
+        return np.unique(np.append(self.counts.share, 0.0))
+
+    def sampler(self, policy: str = "") -> int:
+        """Return the number of the sampler with most rollouts: of all, or of a policy by the beginning of its name.
+
+        Raise UsageError if no rollout is of that policy, or if several policies are named so.
+        """
+        named = {each.policy for each in self.samplers}
+        if policy:
+            digest = policy.removeprefix("checkpoints/")
+            otherwise = f"scored rollouts are of {', '.join(sorted(named)[:3])}{' ...' if len(named) > 3 else ''}"
+            named = {unique(digest, named, "scored rollout of the policy", otherwise)}
+        those = [at for at, each in enumerate(self.samplers) if each.policy in named]
+        return max(those, key=lambda at: self.samplers[at].n)
+
+    def chances(self, sampler: int, share: float) -> Predicted:
+        """Return the chance that a sampler solves each problem with a share of its hint (P,)."""
+        num = len(self.problem_ids)
+        return self.surface.predict(np.arange(num), np.full(num, sampler), np.full(num, share))
+
+    def predicted(self, sampler: int) -> pa.Table:
+        """Return the rows of PREDICTED of a sampler: every problem with every share, in the order of both."""
+        num, shares, of = len(self.problem_ids), self.shares, self.samplers[sampler]
+        problem, share = np.repeat(np.arange(num), len(shares)), np.tile(shares, num)
+        own = self.counts.policy == sampler
+        at = self.counts.problem[own] * len(shares) + np.searchsorted(shares, self.counts.share[own])
+        n, solved = (np.bincount(at, each[own], len(problem)) for each in (self.counts.n, self.counts.solved))
+        tokens = np.full(len(problem), np.nan)
+        tokens[at] = self.tokens[own]
+        found = self.surface.predict(problem, np.full(len(problem), sampler), share)
+        low, high = found.interval()
+        columns = {
+            "problem_id": self.problem_ids.take(pa.array(problem)),
+            "policy": pa.repeat(pa.scalar(of.policy), len(problem)),
+            "temperature": pa.repeat(pa.scalar(of.temperature, pa.float64()), len(problem)),
+            "share": share,
+            "n": n.astype(np.int64),
+            "solved": solved.astype(np.int64),
+            "tokens": pa.array(tokens, from_pandas=True),
+            "rate": found.rate,
+            "low": low,
+            "high": high,
+            "signal": found.signal(GROUP),
+        }
+        return pa.table(columns, schema=PREDICTED)
+
+    def mean_tokens(self) -> Floats:
+        """Return mean completion tokens of each problem (P,), the mean of all for one whose tokens are unknown."""
+        known = ~np.isnan(self.tokens)
+        problem, weight = self.counts.problem[known], self.counts.n[known].astype(np.float64)
+        sums, n = (np.bincount(problem, each, len(self.problem_ids)) for each in (weight * self.tokens[known], weight))
+        return np.divide(sums, n, out=np.full(len(n), sums.sum() / max(n.sum(), 1.0)), where=n > 0)
+
+
+def learn(counted: pa.Table, problems: Column | None = None) -> Known:
+    """Return what rows of COUNTED say, (R,) of them in any order, one for each key, also of further problems by id.
+
+    Raise BadInputError if there is no row.
+    """
+    if not counted.num_rows:
+        raise BadInputError(
+            "the lake has no scored rollout with a verdict",
+            hint="sample and score some: `gradus profile --problems FILE --policy FOLDER`",
+        )
+    rows = counted.sort_by([(name, "ascending") for name in COUNTED.names[:4]]).combine_chunks()
+    ids = one_array(rows.column("problem_id"))
+    problem, known = codes(ids)
+    if problems is not None:
+        more = pc.unique(one_array(problems))
+        known = pa.concat_arrays([known, more.filter(pa.array(positions(more, known) < 0))])
+    samplers, sampler = _samplers(rows)
+    n, solved = ints(rows.column("n")), ints(rows.column("solved"))
+    counts = Counts(problem, sampler, floats(rows.column("share")), n, solved)
+    surface = fit(counts, len(known), len(samplers))
+    return Known(known, samplers, counts, floats(rows.column("tokens")), surface)
+
+
+def _samplers(rows: pa.Table) -> tuple[tuple[Sampler, ...], Ints]:
+    """Return the policies at their temperatures, and the number of that of each row (R,)."""
+    policy, policies = codes(rows.column("policy"))
+    heat, heats = codes(rows.column("temperature"))
+    pairs, number = np.unique(policy * len(heats) + heat, return_inverse=True)
+    columns = (
+        policies.take(pa.array(pairs // len(heats))).to_pylist(),
+        heats.take(pa.array(pairs % len(heats))).to_pylist(),
+        *(np.bincount(number, ints(rows.column(name))).astype(np.int64).tolist() for name in ("n", "solved")),
+    )
+    return tuple(starmap(Sampler, zip(*columns, strict=True))), number
