@@ -23,12 +23,16 @@ from gradus.data.lake.schema import OWN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import ask
 
+
+def _share(text: str) -> str:
+    """Return the share of a hint as SQL over `lengths` and `fractions`; null if it is unknown."""
+    part = f"case when chars > 0 then least(1.0, length({text}) / chars) else fraction end"
+    return f"case when {part} < 0.05 then 0.05 else round(20 * {part}) / 20 end"
+
+
 _SHARES = """
 lengths as (select problem_id, max(length(solution)) as chars from problems group by all),
 fractions as (select problem_id, text, max(fraction) as fraction from hints group by all),
-"""
-_SHARE = """
-greatest(0.05, round(20 * least(1.0, coalesce(length({text}) / nullif(chars, 0), fraction))) / 20)
 """
 _COUNTED = f"""
 with {_SHARES}
@@ -36,7 +40,7 @@ verdicts as (
     select rollout_id, avg(correct::int) >= 0.5 as solved from scores where correct is not null group by rollout_id
 )
 select problem_id, coalesce(policy, 'rollouts/' || artifact) as policy, temperature,
-    case when coalesce(hint_level, 0) = 0 then 0.0 else {_SHARE.format(text="hint_text")} end as share,
+    case when coalesce(hint_level, 0) = 0 then 0.0 else {_share("hint_text")} end as share,
     count(*) as n, sum(solved::int)::bigint as solved, avg(len(completion_tokens)) as tokens
 from rollouts join verdicts using (rollout_id) left join lengths using (problem_id)
     left join fractions on fractions.problem_id = rollouts.problem_id and fractions.text = hint_text
@@ -47,7 +51,7 @@ group by all having share is not null
 _HINTS = f"""
 with {_SHARES}
 shown as (select problem_id, level, text from hints where not coalesce(leaks_answer, false))
-select problem_id, level, text, {_SHARE.format(text="text")} as share
+select problem_id, level, text, {_share("text")} as share
 from shown left join lengths using (problem_id) left join fractions using (problem_id, text)
 qualify row_number() over (partition by problem_id, text order by level) = 1 and share is not null
 order by problem_id, level, text

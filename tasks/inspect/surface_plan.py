@@ -21,6 +21,8 @@ from gradus.data.lake.store import Store
 from gradus.data.sources.tabular import read_user_table
 from gradus.tasks.preflight.checks import file_of, in_lake
 
+_PROFILE = "sample some: `gradus profile --problems FILE --policy FOLDER`"
+
 
 class Sums(TypedDict):
     """Groups with their rollouts and completion tokens; how many are expected to have signal, tokens for each."""
@@ -89,19 +91,20 @@ def planned(known: Known, problems: pa.Table, hints: pa.Table, sampler: int, wan
     `hints` has problem_id, level, text and share. Raise BadInputError if no rollout says how many tokens it has, or if
     the tokens are not enough for one group.
     """
-    ids, mean = problems.column("problem_id"), known.mean_tokens()
-    if not mean.any():
-        raise BadInputError("no scored rollout has token ids, so that the cost of one is unknown", hint="profile some")
+    ids = problems.column("problem_id")
     at = positions(ids, known.problem_ids)
-    cost_of_one = np.maximum(mean[at], 1.0)
+    bare = known.expected_tokens(at, np.zeros(len(at)))
+    if np.isnan(bare).any():
+        raise BadInputError("no scored rollout without a hint has token ids, so that costs are unknown", hint=_PROFILE)
     hint, share = _helps(ids, hints)
     value = _signal(known, sampler, at, share, wanted.sizes)
-    cost = np.broadcast_to(cost_of_one[:, None, None] * np.array(wanted.sizes, np.float64), value.shape)
+    of_one = known.expected_tokens(np.broadcast_to(at[:, None], share.shape), share)
+    cost = of_one[:, :, None] * np.array(wanted.sizes, np.float64)
     option = spend(value.reshape(len(at), -1), cost.reshape(len(at), -1), wanted.tokens)
     taken = np.flatnonzero(option >= 0)
     if not len(taken):
         raise BadInputError(
-            f"{wanted.tokens:,.0f} tokens are not enough for one group, which takes {cost.min():,.0f}",
+            f"{wanted.tokens:,.0f} tokens are not enough for one group, which takes {np.nanmin(cost):,.0f}",
             hint="give more --tokens, or smaller --samples",
         )
     help_, size = np.divmod(option[taken], len(wanted.sizes))
@@ -115,7 +118,7 @@ def planned(known: Known, problems: pa.Table, hints: pa.Table, sampler: int, wan
             "tokens": cost[taken, help_, size],
         }
     )
-    uniform = _signal(known, sampler, at, np.zeros((len(at), 1)), (GROUP,)).sum() / (GROUP * cost_of_one).sum()
+    uniform = _signal(known, sampler, at, np.zeros((len(at), 1)), (GROUP,)).sum() / (GROUP * bare).sum()
     return _rows(chosen, hints, known.samplers[sampler], wanted), {
         "policy": known.samplers[sampler].policy,
         "problems": len(at),

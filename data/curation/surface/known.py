@@ -13,7 +13,7 @@ from itertools import starmap
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Column, Floats, Ints, codes, floats, ints, one_array, pc, positions
+from gradus.data.arrays import Bools, Column, Floats, Ints, codes, floats, ints, one_array, pc, positions
 from gradus.data.curation.surface.model import Counts, Predicted, Surface, fit
 from gradus.data.errors import BadInputError
 from gradus.data.nearest import unique
@@ -107,12 +107,25 @@ class Known:
         }
         return pa.table(columns, schema=PREDICTED)
 
-    def mean_tokens(self) -> Floats:
-        """Return mean completion tokens of each problem (P,), the mean of all for one whose tokens are unknown."""
-        known = ~np.isnan(self.tokens)
-        problem, weight = self.counts.problem[known], self.counts.n[known].astype(np.float64)
-        sums, n = (np.bincount(problem, each, len(self.problem_ids)) for each in (weight * self.tokens[known], weight))
-        return np.divide(sums, n, out=np.full(len(n), sums.sum() / max(n.sum(), 1.0)), where=n > 0)
+    def expected_tokens(self, problem: Ints, share: Floats) -> Floats:
+        """Return completion tokens of each problem with a share of its hint, (Q,): its mean less what the hint saves.
+
+        A hint saves the same part of the completion with every problem, in proportion to its share (least squares). A
+        problem without a bare rollout has the mean of all; NaN if no rollout without a hint has token ids.
+        """
+        known, bare = ~np.isnan(self.tokens), self.counts.share == 0
+        mean = self._bare_tokens(known & bare)
+        helped = known & ~bare
+        at, n, whole = self.counts.problem[helped], self.counts.n[helped], self.counts.share[helped]
+        slope = mean[at] * whole
+        saved = np.sum(n * slope * (mean[at] - self.tokens[helped])) / max(np.sum(n * slope**2), 1e-12)
+        return np.maximum(mean[problem] * (1 - min(max(saved, 0.0), 1.0) * share), 1.0)
+
+    def _bare_tokens(self, rows: Bools) -> Floats:
+        problem, weight = self.counts.problem[rows], self.counts.n[rows].astype(np.float64)
+        sums, n = (np.bincount(problem, each, len(self.problem_ids)) for each in (weight * self.tokens[rows], weight))
+        of_all = sums.sum() / n.sum() if n.sum() else np.nan
+        return np.divide(sums, n, out=np.full(len(n), of_all), where=n > 0)
 
 
 def learn(counted: pa.Table, problems: Column | None = None) -> Known:
