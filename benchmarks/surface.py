@@ -7,7 +7,8 @@ Simulated: POLICIES policies sampled each of 1,000 problems 4 times; the chance 
 and from few samples of its own. Error: mean squared difference from the true chance (the Brier score less what no
 prediction can avoid). `2PL`: policies differ more on some problems than on others, which the model does not know.
 Of a home: all rollouts but those of the policy are known. Of its problems with 8 bare rollouts or more, 4 rollouts
-each are left for the test, and up to 4 are the fresh samples; the score is Brier's over the rollouts of the test.
+each are left for the test, and up to 4 are the fresh samples; the score is Brier's over the rollouts of the test. `Of
+others none`: no other policy sampled these problems, so that only their domain is known.
 """
 
 import argparse
@@ -22,12 +23,13 @@ from scipy import special
 
 from gradus.data.arrays import Floats, Ints, ints
 from gradus.data.curation.surface.known import learn
-from gradus.data.curation.surface.model import Counts, fit
+from gradus.data.curation.surface.model import Counts, Layout, fit
 from gradus.data.curation.surface.spending import spend
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.surface import counted
 
 PROBLEMS, POLICIES, FRESH, FEW = 1000, 5, 4, 64
+NO_DOMAINS = np.full(PROBLEMS, -1)
 
 
 def simulated(rng: np.random.Generator, *, mixed: bool) -> tuple[Counts, Floats]:
@@ -49,9 +51,9 @@ def with_fresh(known: Counts, problem: Ints, n: Ints, solved: Ints, policy: int)
     return Counts(*(np.concatenate(pair) for pair in zip(old, new, strict=True)))
 
 
-def predicted(known: Counts, problem: Ints, n: Ints, solved: Ints, of: Ints, policy: int, problems: int) -> Floats:
+def predicted(known: Counts, problem: Ints, n: Ints, solved: Ints, of: Ints, policy: int, domain: Ints) -> Floats:
     """Return the chances of problems from the rollouts of others and some of the policy's own."""
-    surface = fit(with_fresh(known, problem, n, solved, policy), problems, policy + 1)
+    surface = fit(with_fresh(known, problem, n, solved, policy), Layout(policy + 1, domain))
     return surface.predict(of, np.full(len(of), policy), np.zeros(len(of))).rate
 
 
@@ -71,7 +73,7 @@ def of_simulation(seed: int, *, mixed: bool) -> dict[str, float]:
     every, one = np.arange(PROBLEMS), np.ones(PROBLEMS, np.int64)
     first, four = rng.binomial(1, chance), rng.binomial(FRESH, chance)
     few = rng.choice(PROBLEMS, FEW, replace=False)
-    args = (every, POLICIES, PROBLEMS)
+    args = (every, POLICIES, NO_DOMAINS)
     found = {
         f"{FRESH} fresh samples a problem, k/n": four / FRESH,
         f"{FRESH} fresh samples a problem, (k+1)/(n+2)": (four + 1) / (FRESH + 2),
@@ -88,7 +90,7 @@ def of_spending(seed: int) -> dict[str, float]:
     known, chance = simulated(rng, mixed=False)
     every, n = np.arange(PROBLEMS), np.full(PROBLEMS, FRESH)
     four = rng.binomial(FRESH, chance)
-    surface = fit(with_fresh(known, every, n, four, POLICIES), PROBLEMS, POLICIES + 1)
+    surface = fit(with_fresh(known, every, n, four, POLICIES), Layout(POLICIES + 1, NO_DOMAINS))
     posterior = surface.predict(every, np.full(PROBLEMS, POLICIES), np.zeros(PROBLEMS))
     signal = 1 - chance**8 - (1 - chance) ** 8
     taken = spend(posterior.signal(8)[:, None], np.full((PROBLEMS, 1), 8.0), 8 * PROBLEMS / 4) >= 0
@@ -111,14 +113,19 @@ def of_home(rows: pa.Table, policy: str, seed: int) -> dict[str, float]:
     fresh = rng.hypergeometric(solved, n - solved, FRESH)
     first = rng.hypergeometric(fresh, FRESH - fresh, 1)
     left, right = n - FRESH, solved - fresh
-    known = Counts(*(getattr(counts, name)[~own] for name in ("problem", "policy", "share", "n", "solved")))
+    known, unseen = (
+        Counts(*(each[rows] for each in vars(counts).values()))
+        for rows in (~own, ~own & ~np.isin(counts.problem, problem))
+    )
     few = rng.choice(len(problem), min(FEW, len(problem) // 3), replace=False)
-    one, last, num = np.ones(len(problem), np.int64), len(everything.samplers), len(everything.problem_ids)
-    args = (problem, last, num)
+    one, last = np.ones(len(problem), np.int64), len(everything.samplers)
+    of_few = problem[few], one[few], first[few]
+    args = (problem, last, everything.surface.layout.domain)
     found = {
         f"{FRESH} fresh samples a problem, k/n": fresh / FRESH,
         f"{FRESH} fresh samples a problem, (k+1)/(n+2)": (fresh + 1) / (FRESH + 2),
-        f"surface, {len(few)} fresh samples in all": predicted(known, problem[few], one[few], first[few], *args),
+        f"surface, {len(few)} fresh samples in all, of others none": predicted(unseen, *of_few, *args),
+        f"surface, {len(few)} fresh samples in all": predicted(known, *of_few, *args),
         "surface, 1 fresh sample a problem": predicted(known, problem, one, first, *args),
         f"surface, {FRESH} fresh samples a problem": predicted(known, problem, FRESH * one, fresh, *args),
     }
@@ -146,7 +153,7 @@ def main() -> None:
     table("rollouts for each group of 8 with signal, simulated", (of_spending(seed) for seed in times))
     known, _ = simulated(np.random.default_rng(0), mixed=False)
     began = time.perf_counter()
-    fit(known, PROBLEMS, POLICIES)
+    fit(known, Layout(POLICIES, NO_DOMAINS))
     print(f"\n{len(known.n):,} counts fitted in {time.perf_counter() - began:.2f} s, load {os.getloadavg()[0]:.1f}")
 
 

@@ -1,11 +1,13 @@
 """Verbs of the response surface, which read the lake and start nothing."""
 
+import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gradus.components.settings import MAX_TOKENS
+from gradus.data.errors import UsageError
 from gradus.data.lake.schema import MAX_SAMPLES
 from gradus.flows import parameters
 from gradus.flows.cli.options import AsJson, Partial, damage, shown
@@ -91,12 +93,14 @@ def plan(
     from gradus.tasks.inspect.surface_plan import Wanted, check_plan, planned, problems_named, write_plan
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))
+    if not math.isfinite(tokens):
+        raise UsageError(f"--tokens {tokens} is no number of tokens", hint="give one such as 2e6")
     if out is not None:
         check_plan(out)
     check_input(home.lake, problems, "problems")
     with damage(partial) as on_damage:
         table = problems_named(Store(home.lake), problems)
-        known = learn(counted(home, aside, on_damage), table.column("problem_id"))
+        known = learn(counted(home, aside, on_damage), table)
         hints = hints_there(home, aside, on_damage)
         rows, found = planned(known, table, hints, known.sampler(policy), Wanted(tokens, sizes, max_tokens, seed))
         if out is not None:

@@ -31,7 +31,7 @@ def _share(text: str) -> str:
 
 
 _SHARES = """
-lengths as (select problem_id, max(length(solution)) as chars from problems group by all),
+lengths as (select problem_id, max(length(solution)) as chars, max(domain) as domain from problems group by all),
 fractions as (select problem_id, text, max(fraction) as fraction from hints group by all),
 """
 _COUNTED = f"""
@@ -39,7 +39,7 @@ with {_SHARES}
 verdicts as (
     select rollout_id, avg(correct::int) >= 0.5 as solved from scores where correct is not null group by rollout_id
 )
-select problem_id, coalesce(policy, 'rollouts/' || artifact) as policy, temperature,
+select problem_id, domain, coalesce(policy, 'rollouts/' || artifact) as policy, temperature,
     case when coalesce(hint_level, 0) = 0 then 0.0 else {_share("hint_text")} end as share,
     count(*) as n, sum(solved::int)::bigint as solved, avg(len(completion_tokens)) as tokens
 from rollouts join verdicts using (rollout_id) left join lengths using (problem_id)

@@ -1,6 +1,6 @@
 """Counts of judged rollouts as a table, the model of them, and what it predicts of every problem.
 
-    known = learn(counted, problems)          # rows of COUNTED; ids of further problems
+    known = learn(counted, problems)          # rows of COUNTED; further problems
     known.predicted(known.sampler("5084"))    # a table: every problem with every share of a hint
 
 A sampler is a policy at a temperature: at another one it has another ability.
@@ -13,14 +13,15 @@ from itertools import starmap
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, Floats, Ints, codes, floats, ints, one_array, pc, positions
-from gradus.data.curation.surface.model import Counts, Predicted, Surface, fit
+from gradus.data.arrays import Bools, Floats, Ints, codes, floats, ints, nulls, take_or_null
+from gradus.data.curation.surface.model import Counts, Layout, Predicted, Surface, fit
 from gradus.data.errors import BadInputError
 from gradus.data.nearest import unique
 
 COUNTED = pa.schema(
     [
         pa.field("problem_id", pa.string()),
+        pa.field("domain", pa.string()),
         pa.field("policy", pa.string()),
         pa.field("temperature", pa.float64()),
         pa.field("share", pa.float64()),
@@ -29,9 +30,13 @@ COUNTED = pa.schema(
         pa.field("tokens", pa.float64()),
     ]
 )
-"""Judged rollouts of a problem by a policy at a temperature with a share of the hint, 0 to 1; their mean tokens."""
+"""Judged rollouts of a problem, of a domain, by a policy at a temperature with a share of the hint, 0 to 1; their mean
+tokens."""
 PREDICTED = pa.schema([*COUNTED, *(pa.field(name, pa.float64()) for name in ("rate", "low", "high", "signal"))])
 """The same with the chance to solve, its interval, and the chance that a group of GROUP has right and wrong answers."""
+_KEY = ("problem_id", "policy", "temperature", "share")
+DOMAINS = 200
+"""Domains that have a difficulty of their own: the square of their number is held in memory."""
 GROUP = 8
 MANY = 64
 """Samples of which none is right where a problem is out of reach."""
@@ -52,6 +57,8 @@ class Known:
     """Counts and their model."""
 
     problem_ids: pa.Array
+    domains: pa.Array
+    """The domain of each problem (P,), null where it has none."""
     samplers: tuple[Sampler, ...]
     counts: Counts
     tokens: Floats
@@ -94,6 +101,7 @@ class Known:
         low, high = found.interval()
         columns = {
             "problem_id": self.problem_ids.take(pa.array(problem)),
+            "domain": self.domains.take(pa.array(problem)),
             "policy": pa.repeat(pa.scalar(of.policy), len(problem)),
             "temperature": pa.repeat(pa.scalar(of.temperature, pa.float64()), len(problem)),
             "share": share,
@@ -128,27 +136,38 @@ class Known:
         return np.divide(sums, n, out=np.full(len(n), of_all), where=n > 0)
 
 
-def learn(counted: pa.Table, problems: Column | None = None) -> Known:
-    """Return what rows of COUNTED say, (R,) of them in any order, one for each key, also of further problems by id.
+def learn(counted: pa.Table, problems: pa.Table | None = None) -> Known:
+    """Return what rows of COUNTED say, (R,) of them in any order, one for each key.
 
-    Raise BadInputError if there is no row.
+    `problems` has problem_id and domain of further problems. Raise BadInputError if there is no row.
     """
     if not counted.num_rows:
         raise BadInputError(
             "the lake has no scored rollout with a verdict",
             hint="sample and score some: `gradus profile --problems FILE --policy FOLDER`",
         )
-    rows = counted.sort_by([(name, "ascending") for name in COUNTED.names[:4]]).combine_chunks()
-    ids = one_array(rows.column("problem_id"))
-    problem, known = codes(ids)
+    rows = counted.sort_by([(name, "ascending") for name in _KEY]).combine_chunks()
+    every = rows.select(["problem_id", "domain"])
     if problems is not None:
-        more = pc.unique(one_array(problems))
-        known = pa.concat_arrays([known, more.filter(pa.array(positions(more, known) < 0))])
+        every = pa.concat_tables([every, problems.select(every.column_names)])
+    number, ids = codes(every.column("problem_id"))
+    domains = take_or_null(every.column("domain"), np.unique(number, return_index=True)[1])
     samplers, sampler = _samplers(rows)
     n, solved = ints(rows.column("n")), ints(rows.column("solved"))
-    counts = Counts(problem, sampler, floats(rows.column("share")), n, solved)
-    surface = fit(counts, len(known), len(samplers))
-    return Known(known, samplers, counts, floats(rows.column("tokens")), surface)
+    counts = Counts(number[: rows.num_rows], sampler, floats(rows.column("share")), n, solved)
+    surface = fit(counts, Layout(len(samplers), _kinds(domains)))
+    return Known(ids, domains, samplers, counts, floats(rows.column("tokens")), surface)
+
+
+def _kinds(domains: pa.Array) -> Ints:
+    """Return the number of each problem's domain (P,); -1 for none, and for one beyond the DOMAINS largest."""
+    number, names = codes(domains)
+    size = np.bincount(number, minlength=len(names))
+    usual = np.argsort(-size, kind="stable")[:DOMAINS]
+    usual = usual[(size[usual] > 1) & ~nulls(names)[usual]]
+    place = np.full(len(names), -1)
+    place[usual] = np.arange(len(usual))
+    return place[number]
 
 
 def _samplers(rows: pa.Table) -> tuple[tuple[Sampler, ...], Ints]:

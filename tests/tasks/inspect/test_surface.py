@@ -48,7 +48,7 @@ class House(WrittenHome):
         rows = counted(Home(self.root), pytest.fail).sort_by(
             [(name, "ascending") for name in ("problem_id", "policy", "share")]
         )
-        return [tuple(row.values()) for row in rows.to_pylist()]
+        return [tuple(row.values()) for row in rows.drop_columns("domain").to_pylist()]
 
 
 @pytest.fixture
@@ -81,14 +81,27 @@ def test_own_answers_to_the_problem_s_own_prompt_count_once_each(house: House) -
     ]
 
 
+def test_a_domain_is_that_of_the_problem(house: House) -> None:
+    house.artifact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "domain": "sums"}])
+    house.sampled("3", [{}, {"problem_id": "q"}], [True] * 2)
+    known = learn(
+        counted(Home(house.root), pytest.fail), pa.table({"problem_id": ["r", "q"], "domain": ["sums", "other"]})
+    )
+    assert known.problem_ids.to_pylist() == ["p", "q", "r"]
+    assert known.domains.to_pylist() == ["sums", None, "sums"]
+    assert known.surface.layout.domain.tolist() == [0, -1, 0]
+
+
 def test_a_hint_is_a_share_of_the_solution_or_what_its_table_says(house: House) -> None:
     house.artifact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?", "solution": SOLUTION}])
-    hints = [
-        {"problem_id": "q", "strategy": "tiers", "level": 2, "fraction": 0.4, "text": "think", "leaks_answer": False},
-        {"problem_id": "p", "strategy": "prefix", "level": 1, "fraction": 0.25, "text": "1 + 1 = 2\n", "leaks_answer": False},
-        {"problem_id": "p", "strategy": "prefix", "level": 2, "fraction": 0.5, "text": "1 + 1 = 2\n", "leaks_answer": False},
-        {"problem_id": "p", "strategy": "prefix", "level": 3, "fraction": 0.9, "text": SOLUTION, "leaks_answer": True},
-    ]  # fmt: skip
+    rows = [
+        ("q", 2, 0.4, "think", False),
+        ("p", 1, 0.25, "1 + 1 = 2\n", False),
+        ("p", 2, 0.5, "1 + 1 = 2\n", False),
+        ("p", 3, 0.9, SOLUTION, True),
+    ]
+    names = ("problem_id", "level", "fraction", "text", "leaks_answer")
+    hints = [{"strategy": "prefix", **dict(zip(names, row, strict=True))} for row in rows]
     house.artifact("hints/" + "2" * 32, hints)
     shown = [
         (1, "1 + 1 = 2\n", "p"),
@@ -98,8 +111,8 @@ def test_a_hint_is_a_share_of_the_solution_or_what_its_table_says(house: House) 
         (1, "unknown", "q"),
         (0, None, "q"),
     ]
-    rows = [{"hint_level": level, "hint_text": text, "problem_id": of} for level, text, of in shown]
-    house.sampled("3", rows, [True] * 6)
+    sampled = [{"hint_level": level, "hint_text": text, "problem_id": of} for level, text, of in shown]
+    house.sampled("3", sampled, [True] * 6)
     assert [(row[0], row[3]) for row in house.counted()] == [
         ("p", 0.05),
         ("p", 0.5),
@@ -115,7 +128,12 @@ def rows_of(*rows: tuple[str, str, float, int, int]) -> pa.Table:
     names = ("problem_id", "policy", "share", "n", "solved")
     table = pa.table(dict(zip(names, map(list, zip(*rows, strict=True)), strict=True)))
     num = len(rows)
+    table = table.append_column("domain", pa.nulls(num, pa.string()))
     return table.append_column("temperature", pa.array([1.0] * num)).append_column("tokens", pa.array([10.0] * num))
+
+
+def further(*ids: str) -> pa.Table:
+    return pa.table({"problem_id": ids, "domain": pa.nulls(len(ids), pa.string())})
 
 
 FEW = rows_of(
@@ -135,7 +153,7 @@ def test_a_policy_is_named_by_the_beginning_of_its_digest_and_the_most_sampled_o
 
 
 def test_every_problem_has_a_row_for_each_share_and_policy(tmp_path: Path) -> None:
-    known = learn(FEW, pa.array(["a", "new", "new"]))
+    known = learn(FEW, further("a", "new", "new"))
     rows = {(r["problem_id"], r["share"]): r for r in known.predicted(0).to_pylist()}
     assert list(rows) == [(each, share) for each in ("a", "b", "c", "new") for share in (0.0, 0.5)]
     assert [(rows["b", share]["n"], rows["b", share]["solved"]) for share in (0.0, 0.5)] == [(8, 0), (8, 4)]
@@ -177,8 +195,8 @@ def test_a_plan_takes_problems_and_hints_that_vary_and_costs_no_more_than_it_may
     hints = pa.table(
         {"problem_id": ["x", "b", "b"], "level": [1, 1, 2], "text": ["no", "some", "more"], "share": [0.5, 0.25, 0.5]}
     )
-    problems = pa.table({"problem_id": ["c", "b", "a"]})
-    known = learn(FEW, problems.column("problem_id"))
+    problems = further("c", "b", "a")
+    known = learn(FEW, problems)
     plan, spent = planned(known, problems, hints, 0, Wanted(tokens=165.0, sizes=(8,), max_tokens=32, seed=5))
     assert plan.schema.equals(PLAN.arrow)
     rows = plan.to_pylist()
@@ -201,13 +219,12 @@ def test_a_plan_takes_problems_and_hints_that_vary_and_costs_no_more_than_it_may
 
 
 def test_tokens_of_a_problem_are_its_mean_less_what_a_hint_saves() -> None:
-    table = rows_of(
-        ("a", NEW, 0.0, 1, 0), ("a", OLD, 0.0, 3, 0), ("b", NEW, 0.0, 4, 0), ("b", NEW, 0.5, 1, 0), ("a", NEW, 1.0, 2, 0)
-    )  # fmt: skip
+    bare = [("a", NEW, 0.0, 1, 0), ("a", OLD, 0.0, 3, 0), ("b", NEW, 0.0, 4, 0)]
+    table = rows_of(*bare, ("b", NEW, 0.5, 1, 0), ("a", NEW, 1.0, 2, 0))
 
     def expected(*tokens: float | None) -> list[float]:
         place = table.column_names.index("tokens")
-        known = learn(table.set_column(place, "tokens", pa.array(tokens, pa.float64())), pa.array(["c"]))
+        known = learn(table.set_column(place, "tokens", pa.array(tokens, pa.float64())), further("c"))
         return known.expected_tokens(np.array([0, 1, 2, 0, 0]), np.array([0.0, 0.0, 0.0, 0.5, 1.0])).tolist()
 
     assert expected(10, 30, 5, None, None) == [25, 5, 15, 25, 25]

@@ -8,9 +8,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import optimize, special
 
-from gradus.data.curation.surface.model import FLAT, START, Counts, Predicted, Spread, Surface, fit
+from gradus.data.curation.surface.model import FLAT, START, Counts, Layout, Predicted, Spread, Surface, fit
 
-SPREAD = Spread(ability=0.7, difficulty=1.5, extra=0.5)
+SPREAD = Spread(ability=0.7, kind=1.2, own=1.5, extra=0.5)
+
+
+def layout(problems: int, policies: int) -> Layout:
+    """Without domains."""
+    return Layout(policies, np.full(problems, -1))
 
 
 def counts(*rows: tuple[int, int, float, int, int]) -> Counts:
@@ -37,11 +42,11 @@ def simulated(seed: int, problems: int, policies: int, n: int) -> tuple[Counts, 
 
 def test_parameters_of_simulated_policies_are_found_again() -> None:
     rows, known = simulated(0, problems=400, policies=4, n=8)
-    found = fit(rows, 400, 4)
+    found = fit(rows, layout(400, 4))
     shift = known["difficulty"].mean()  # the model's difficulties have the mean 0
     assert found.ability + shift == pytest.approx(known["ability"], abs=0.1)
     assert found.gain == pytest.approx(3.0, abs=0.15)
-    assert found.spread.difficulty == pytest.approx(2.0, abs=0.2)
+    assert found.spread.own == pytest.approx(2.0, abs=0.2)
     assert found.spread.extra == pytest.approx(0.5, abs=0.2)
     assert np.corrcoef(found.difficulty, known["difficulty"])[0, 1] > 0.97
     ahead, error = found.ahead(3, 0)
@@ -53,20 +58,25 @@ def test_parameters_of_simulated_policies_are_found_again() -> None:
 
 
 def test_mode_and_errors_are_those_of_a_general_optimiser() -> None:
-    j, p = 2, 4  # of the problems the last has no row
+    j, p, kinds = 2, 4, np.array([0, 0, 1, -1])  # of the problems the last has no row
 
     def loss(x: np.ndarray) -> float:
-        ability, level, gain, difficulty, extra = x[:j], x[j], x[j + 1], x[j + 2 : j + 2 + p], x[j + 2 + p :]
+        ability, level, gain, kind, own, extra = x[:j], x[j], x[j + 1], x[j + 2 : j + 4], x[j + 4 : j + 4 + p], x[-p:]
+        difficulty = np.append(kind, 0.0)[kinds] + own
         logit = ability[FEW.policy] - difficulty[FEW.problem] + (gain + extra[FEW.problem]) * FEW.share
         seen = np.sum(FEW.solved * logit - FEW.n * np.log1p(np.exp(logit)))
         prior = np.sum((ability - level) ** 2) / 0.7**2 + (level**2 + gain**2) / FLAT**2
-        return (prior + np.sum(difficulty**2) / 1.5**2 + np.sum(extra**2) / 0.5**2) / 2 - seen
+        prior += np.sum(kind**2) / 1.2**2 + np.sum(own**2) / 1.5**2 + np.sum(extra**2) / 0.5**2
+        return prior / 2 - seen
 
-    best = optimize.minimize(loss, np.zeros(j + 2 + 2 * p), method="BFGS", options={"gtol": 1e-8}).x
-    found = fit(FEW, p, j, SPREAD)
+    best = optimize.minimize(loss, np.zeros(j + 4 + 2 * p), method="BFGS", options={"gtol": 1e-8}).x
+    found = fit(FEW, Layout(j, kinds), SPREAD)
     assert found.ability == pytest.approx(best[:j], abs=1e-5)
     assert found.gain == pytest.approx(best[j + 1], abs=1e-5)
-    assert found.difficulty == pytest.approx(best[j + 2 : j + 2 + p], abs=1e-5)
+    assert found.kind == pytest.approx(best[j + 2 : j + 4], abs=1e-5)
+    assert found.difficulty == pytest.approx(
+        np.append(best[j + 2 : j + 4], 0.0)[kinds] + best[j + 4 : j + 4 + p], abs=1e-5
+    )
     step = 1e-3
     eye = np.eye(len(best)) * step
     hessian = np.array(
@@ -78,7 +88,8 @@ def test_mode_and_errors_are_those_of_a_general_optimiser() -> None:
     covariance = np.linalg.inv(hessian)
     for problem, policy, share in ((0, 0, 0.0), (1, 0, 0.5), (2, 0, 1.0), (3, 1, 0.5)):
         row = np.zeros(len(best))
-        row[[policy, j + 1, j + 2 + problem, j + 2 + p + problem]] = 1.0, share, -1.0, share
+        row[[policy, j + 1, j + 4 + problem, j + 4 + p + problem]] = 1.0, share, -1.0, share
+        row[j + 2 + kinds[problem]] -= kinds[problem] >= 0
         one = found.predict(np.array([problem]), np.array([policy]), np.array([share]))
         assert one.logit[0] == pytest.approx(row @ best, abs=1e-5)
         assert one.error[0] == pytest.approx(np.sqrt(row @ covariance @ row), rel=1e-3)
@@ -88,7 +99,7 @@ def test_mode_and_errors_are_those_of_a_general_optimiser() -> None:
 
 
 def test_a_problem_without_rows_has_the_population_s_difficulty_and_spread() -> None:
-    found = fit(FEW, 4, 2, SPREAD)
+    found = fit(FEW, layout(4, 2), SPREAD)
     assert found.difficulty[3] == 0.0
     seen, unseen = (found.predict(np.array([each]), np.array([0]), np.zeros(1)) for each in (0, 3))
     assert unseen.error[0] > 1.5 > seen.error[0]
@@ -96,12 +107,28 @@ def test_a_problem_without_rows_has_the_population_s_difficulty_and_spread() -> 
 
 
 def test_few_rows_move_a_problem_less_than_many() -> None:
-    few, many = (fit(counts((0, 0, 0.0, n, 0), (1, 0, 0.0, 8, 4)), 2, 1, SPREAD) for n in (2, 32))
+    few, many = (fit(counts((0, 0, 0.0, n, 0), (1, 0, 0.0, 8, 4)), layout(2, 1), SPREAD) for n in (2, 32))
     assert 0 < few.difficulty[0] < many.difficulty[0]
 
 
+def test_a_problem_without_rows_has_the_difficulty_of_its_domain() -> None:
+    hard, easy = ([(each, 0, 0.0, 8, k) for each in at] for at, k in ((range(3), 0), (range(3, 6), 7)))
+    found = fit(counts(*hard, *easy), Layout(1, np.array([0, 0, 0, 1, 1, 1, 0, 1, -1])))
+    of_hard, of_easy, of_none = found.difficulty[6:]
+    assert (of_hard, of_easy) == pytest.approx(found.kind)
+    assert of_none == 0.0
+    assert of_easy < -1
+    assert of_hard > 1
+    assert found.spread.kind > found.spread.own
+    again = fit(counts(*hard, *easy), layout(9, 1))
+    assert again.difficulty[6:].tolist() == [0.0, 0.0, 0.0]
+    unseen = [each.predict(np.array([6]), np.array([0]), np.zeros(1)) for each in (found, again)]
+    assert unseen[0].rate[0] < 0.2 < unseen[1].rate[0]
+    assert unseen[0].error[0] < unseen[1].error[0]
+
+
 def test_spreads_without_evidence_stay_near_the_start() -> None:
-    found = fit(counts((0, 0, 0.0, 4, 2)), 1, 1).spread
+    found = fit(counts((0, 0, 0.0, 4, 2)), layout(1, 1)).spread
     assert found.extra == START
     assert 0.5 < found.ability <= START
 
@@ -144,7 +171,7 @@ def test_neither_order_nor_splitting_of_rows_changes_anything(rows: list[Any], r
         if each[3]
     ]
     random.shuffle(split)
-    one, other = (everywhere(fit(counts(*each), 4, 3)) for each in (rows, split))
+    one, other = (everywhere(fit(counts(*each), layout(4, 3))) for each in (rows, split))
     assert other.logit == pytest.approx(one.logit, abs=1e-4)
     assert other.error == pytest.approx(one.error, abs=1e-4)
 
@@ -152,7 +179,7 @@ def test_neither_order_nor_splitting_of_rows_changes_anything(rows: list[Any], r
 @settings(max_examples=15)
 @given(cells(), st.integers(0, 7))
 def test_chances_rise_with_ability_and_with_one_more_solved(rows: list[Any], which: int) -> None:
-    before = fit(counts(*rows), 4, 3, SPREAD)
+    before = fit(counts(*rows), layout(4, 3), SPREAD)
     order = np.argsort(before.ability)
     for problem in range(4):
         along = before.predict(np.full(3, problem), order, np.zeros(3)).logit
@@ -161,4 +188,4 @@ def test_chances_rise_with_ability_and_with_one_more_solved(rows: list[Any], whi
     if solved < n:
         rows[which % len(rows)] = (problem, policy, share, n, solved + 1)
         cell = np.array([problem]), np.array([policy]), np.array([share])
-        assert fit(counts(*rows), 4, 3, SPREAD).predict(*cell).logit[0] > before.predict(*cell).logit[0]
+        assert fit(counts(*rows), layout(4, 3), SPREAD).predict(*cell).logit[0] > before.predict(*cell).logit[0]
