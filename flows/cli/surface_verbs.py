@@ -42,10 +42,10 @@ def surface(
     partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what policies solve with how much help: problems from easy to hard, and how far hints move the cliff.
+    """Show the chance of problems to be solved, from easy to hard, and how far hints move the cliff.
 
-    A model of every scored rollout in the lake (ability of the policy, difficulty of the problem, gain by share of the
-    hint) predicts each chance to solve, also where nothing was sampled, with an interval.
+    A model of every scored rollout in the lake (ability of the policy, difficulty of the problem, gain by
+    share of the hint) predicts each chance to solve, also where nothing was sampled, with an interval.
     """
     from gradus.data.curation.surface.known import learn
     from gradus.flows.console.surface_tables import render_surface
@@ -81,10 +81,10 @@ def plan(
     partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
-    """Plan which problems, with which hints and how many samples, make the most groups with signal for the tokens.
+    """Plan the problems, hints and group sizes that make the most groups with signal for the tokens.
 
-    A group has signal if it has both right and wrong answers. Chances are those of `gradus surface`, hints those in the
-    lake, tokens of a completion the mean of what the problem took so far. Nothing is started.
+    A group has signal if it has both right and wrong answers. Chances are those of `gradus surface`, hints
+    those in the lake, tokens of a completion the mean of its problem so far. Nothing is started.
     """
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store

@@ -126,7 +126,7 @@ def picture(known: Known, sampler: int, against: int | None) -> Picture:
     bare = known.chances(sampler, 0.0)
     rates = {f"{share:g}": known.chances(sampler, share) for share in shares}
     other = None if against is None else known.chances(against, 0.0).rate
-    difficulty, rate, reached = known.surface.difficulty, bare.rate, 1 - bare.unsolved(MANY)
+    difficulty, rate, reached = known.surface.difficulty, bare.rate, 1 - bare.none_right(MANY)
     hinted = {share: each.rate for share, each in rates.items()}
     order = np.argsort(difficulty, kind="stable")
     groups: list[Alike] = [
@@ -151,7 +151,7 @@ def picture(known: Known, sampler: int, against: int | None) -> Picture:
         "gain": known.surface.gain,
         "groups": groups,
         "unreached": {
-            share: int(np.sum(1 - each.unsolved(MANY) < CLIFF)) for share, each in {"0": bare, **rates}.items()
+            share: int(np.sum(1 - each.none_right(MANY) < CLIFF)) for share, each in {"0": bare, **rates}.items()
         },
     }
 

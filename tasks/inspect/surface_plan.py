@@ -54,7 +54,10 @@ def problems_named(store: Store, text: str) -> pa.Table:
     """Return the problems of an artifact or of a file with ids; UsageError or BadInputError if it names none."""
     ref = in_lake(store.root, text, PROBLEMS.name)
     if ref is not None:
-        return store.read(ref)
+        rows = store.read(ref)
+        if not rows.num_rows:
+            raise BadInputError(f"{ref} has no problem", hint="give another one")
+        return rows
     rows, _ = read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {}, strict=True)
     return rows
 

@@ -68,7 +68,7 @@ class Predicted:
         half = float(special.ndtri((1 + confidence) / 2)) * self.error
         return special.expit(self.logit - half), special.expit(self.logit + half)
 
-    def unsolved(self, samples: int) -> Floats:
+    def none_right(self, samples: int) -> Floats:
         """Return the chance that no sample is right (Q,): 1 - pass@samples."""
         return self._mean(lambda logit: special.expit(-logit) ** samples)
 

@@ -11,7 +11,7 @@ from pyarrow import csv
 
 from gradus.data.curation.surface.known import GROUP, learn
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.schema import PLAN
+from gradus.data.lake.schema import PLAN, PROBLEMS
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.surface import check_table, counted, hints_there, picture, write_surface
@@ -239,5 +239,8 @@ def test_problems_are_those_of_an_artifact_or_of_a_file_with_ids(house: House, t
     ref = house.artifact("problems/" + "1" * 32, [{"problem_id": "p", "question": "?"}])
     store = Store(Home(house.root).lake)
     assert problems_named(store, ref).column("problem_id").to_pylist() == ["p"]
+    empty = house.artifact("problems/" + "2" * 32, PROBLEMS.arrow.empty_table())
+    with pytest.raises(BadInputError, match="has no problem"):
+        problems_named(store, empty)
     (tmp_path / "own.jsonl").write_text('{"problem_id": "q", "question": "?"}\n')
     assert problems_named(store, str(tmp_path / "own.jsonl")).column("problem_id").to_pylist() == ["q"]

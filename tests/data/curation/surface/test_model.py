@@ -136,12 +136,12 @@ def test_spreads_without_evidence_stay_near_the_start() -> None:
 def test_chances_of_groups_are_means_over_the_posterior() -> None:
     known = Predicted(np.array([0.0, np.log(3.0)]), np.zeros(2))
     assert known.rate == pytest.approx([0.5, 0.75])
-    assert known.unsolved(2) == pytest.approx([1 / 4, 1 / 16])
+    assert known.none_right(2) == pytest.approx([1 / 4, 1 / 16])
     assert known.signal(2) == pytest.approx([1 / 2, 3 / 8])
     assert known.signal(1) == pytest.approx([0.0, 0.0])
     vague = Predicted(np.array([0.0]), np.array([2.0]))
     draws = special.expit(2.0 * np.random.default_rng(0).standard_normal(400_000))
-    assert vague.unsolved(8)[0] == pytest.approx(np.mean((1 - draws) ** 8), abs=0.002)
+    assert vague.none_right(8)[0] == pytest.approx(np.mean((1 - draws) ** 8), abs=0.002)
     assert vague.signal(8)[0] == pytest.approx(np.mean(1 - draws**8 - (1 - draws) ** 8), abs=0.002)
 
 
