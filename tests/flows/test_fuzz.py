@@ -327,6 +327,9 @@ VERBS = (
     ("rerun", "{}", "score"),
     ("show", "{}"),
     ("sql", "select 1", "--run", "{}"),
+    ("surface", "--policy", "{}"),
+    ("plan", *P, "--tokens", "{}"),
+    ("plan", "--problems", "{}", "--tokens", "9"),
     ("sync", "{}"),
     ("{}",),
 )

@@ -66,6 +66,11 @@ COMMANDS = [
     (("import", "nowhere", "--from", "verl"), "there is no file or folder nowhere"),
     (("import", "p.jsonl", "--from", "openai"), "--from openai: there is no such format; give one of: verl, trl"),
     (("import", "p.jsonl", "--from", "open-instruct"), "files of open-instruct hold token ids, no texts"),
+    (("surface", "--out", "x.txt"), "--out x.txt ends in .txt; give .parquet or .csv"),
+    (("surface", "--out", "none/x.csv"), "there is no folder none"),
+    (("plan", "--problems", "nowhere.jsonl", "--tokens", "9"), "nowhere.jsonl is neither a file nor an artifact"),
+    (("plan", *PROBLEMS, "--tokens", "9", "--out", "x.csv"), "--out x.csv ends in .csv; give .parquet"),
+    (("plan", *PROBLEMS, "--tokens", "inf"), "--tokens inf is no number of tokens"),
     (("serve", "--notify", "ftp://hooks.example.com"), "--notify needs the address of a webhook"),
     (("serve", "--notify", "http://h:port"), "--notify needs the address of a webhook"),
 ]
