@@ -1,4 +1,4 @@
-"""Stage `hint`: hints from worked solutions, none of which reveals its answer.
+"""Stage `hint`: hints of problems; none states its answer, but for those of a strategy that says so.
 
 Roles: problems; difficulty and trackers, both optional, for a strategy that reads what rounds measure.
 """
@@ -34,10 +34,10 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     repeated = stated = 0
     missing: list[str] = []
     for index, problem in enumerate(problems):
-        hints, reason = hints_of(problem, strategy, config.fractions)
+        hints, reason = hints_of(problem, strategy, config.fractions, reveals=config.strategy.reveals)
         repeated += len({hint.text for hint in hints}) < len(hints)
         stated += states_early(problem)
-        rows.extend({**vars(hint), "strategy": config.strategy.label, "leaks_answer": False} for hint in hints)
+        rows.extend({**vars(hint), "strategy": config.strategy.label} for hint in hints)
         if not hints:
             unhinted[reason] += 1
             missing.append(problem["problem_id"])

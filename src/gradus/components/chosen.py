@@ -183,6 +183,11 @@ class SamplerConfig(Chosen, kind="sampler", default="all"):
 class HintStrategyConfig(Chosen, kind="hint", default="prefix"):
     """A hint strategy with its settings."""
 
+    @property
+    def reveals(self) -> bool:
+        """Return whether it declares that it states the answer."""
+        return self._declared is not None and self._declared.reveals
+
 
 class WaveConfig(Chosen, kind="wave"):
     """A wave with its settings, and when a round asks it."""
