@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components.rows import ColumnError, Lists, Rows
-from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
+from gradus.data.arrays import Bools, Column, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
-from gradus.data.curation.plan import hints_of_level
+from gradus.data.curation.plan import hints_of_level, shown_above
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, OWN, PLACES, PLAN, ROLLOUTS, SCORES
@@ -238,9 +238,20 @@ class Round:
             raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
         columns = {**({"n": 1} if GIVEN in columns else {}), **columns}
         found = {name: self._column(name, value, len(problem_id)) for name, value in columns.items()}
+        found |= self._shown(problem_id, found)
         for name, value in named.items():
             found |= self._naming(name, value, found, len(problem_id))
         return Planned(one_array(problem_id), found, skipped or {})
+
+    def _shown(self, problem_id: Column, found: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return the sentence above each hint, if those of the round have one; of an inherited hint that of its row."""
+        rows, own, hints = self.rows.table, OF_PLAN + "shown", self.hints
+        known = [rows.select(["problem_id", "hint_level", own])] if own in rows.column_names else []
+        if hints is not None and "shown" in hints.column_names:
+            known.append(hints.select(["problem_id", "level", "shown"]))
+        if not known or "hint_text" not in found:
+            return {}
+        return {"shown": shown_above(known, problem_id, found["hint_level"], found["hint_text"])}
 
     def _known(self) -> pa.Table:
         return known_rollouts(self.rows.table, None if self.earlier is None else self.earlier.table)

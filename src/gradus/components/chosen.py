@@ -188,6 +188,11 @@ class HintStrategyConfig(Chosen, kind="hint", default="prefix"):
         """Return whether it declares that it states the answer."""
         return self._declared is not None and self._declared.reveals
 
+    @property
+    def shown(self) -> str:
+        """Return the sentence above its hints; empty if they begin a correct solution."""
+        return self._declared.shown if self._declared else ""
+
 
 class WaveConfig(Chosen, kind="wave"):
     """A wave with its settings, and when a round asks it."""
