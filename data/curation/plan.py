@@ -118,14 +118,14 @@ def refuse_odd(plan: pa.Table) -> None:
         )
 
 
-def hints_of_level(hints: pa.Table, level: int, problem_ids: Column) -> tuple[pa.Array, Bools]:
+def hints_of_level(hints: pa.Table, level: int, problem_ids: Column, revealing: bool = False) -> tuple[pa.Array, Bools]:
     """Return the hint of one level per problem (N,), null if there is none, and whether one was withheld (N,).
 
-    A hint that states the answer is never served. Where several strategies hint at a problem, the first in the table
-    counts.
+    A hint that states the answer is served only if `revealing` is true. Where several strategies hint at a problem, the
+    first in the table counts.
     """
     at_level = hints.filter(pc.equal(hints.column("level"), level))
-    leaks = pc.fill_null(at_level.column("leaks_answer"), fill_value=False)
+    leaks = pa.array(bools(at_level.column("leaks_answer")) & (not revealing))
     safe, unsafe = at_level.filter(pc.invert(leaks)), at_level.filter(leaks)
     texts = take_or_null(safe.column("text"), positions(problem_ids, safe.column("problem_id")))
     withheld = positions(problem_ids, unsafe.column("problem_id")) >= 0

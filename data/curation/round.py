@@ -176,14 +176,14 @@ class Round:
         left = np.flatnonzero(~planned)
         return left[self.drawn(self.candidates.select(left), num)] if num > 0 and len(left) else left[:0]
 
-    def hint(self, like: Ints, level: int) -> tuple[pa.Array, Bools]:
+    def hint(self, like: Ints, level: int, *, revealing: bool = False) -> tuple[pa.Array, Bools]:
         """Return the hint of a level for the problems of some rows (P,), null without one, and which are withheld.
 
-        A hint that states the answer is withheld.
+        A hint that states the answer is withheld, unless the wave says that it may be `revealing`.
         """
         if self.hints is None:
             raise WaveError('it asks for hints without declaring it: add "hint" to its `needs`')
-        return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)))
+        return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)), revealing)
 
     def stored(self, max_age: int | None = None) -> RoundRows:
         """Return judged rollouts of earlier rounds, (S,): ids and numbers, without texts or tokens.

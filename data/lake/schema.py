@@ -95,7 +95,7 @@ HINTS = TableSchema(
         _whole("level", _SMALL, "0 is no hint; higher reveals more", required=True),
         Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1", low=0, high=1),
         Column("text", _TEXT, "what the policy is shown", required=True),
-        Column("leaks_answer", _BOOL, "true where the text states the gold answer (never served)"),
+        Column("leaks_answer", _BOOL, "true where the text states the gold answer (for waves alone that say so)"),
         _SHOWN,
     ),
 )

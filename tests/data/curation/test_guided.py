@@ -1,12 +1,18 @@
-"""Guide-GRPO by hand: the groups that are guided, and the ratio of what was sampled with a hint."""
+"""Guide-GRPO and ExPO by hand: the groups that are guided, and the ratio of what was sampled with a hint."""
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
+from gradus.data.curation.batch import first_batch
+from gradus.data.curation.difficulty import measure
 from gradus.data.curation.round import round_of
-from gradus.data.curation.waves.guided import guide
+from gradus.data.curation.waves.guided import explain, guide
+from gradus.data.hints import hints_of
+from gradus.data.hints.strategies.gold import gold
 from gradus.models.objectives.losses.guided import guided
 from gradus.models.objectives.rows import Rows
 
@@ -40,6 +46,57 @@ def test_groups_that_failed_whole_are_guided_and_the_new_rows_join_them() -> Non
         "no hint of level 1": 1,
         "the hint states the answer": 1,
     }
+
+
+def test_answers_of_failed_problems_are_explained_in_groups_of_their_own() -> None:
+    # a failed; b was solved once; c failed and has no answer.
+    rows = pa.table(
+        {
+            "problem_id": list("aabbcc"),
+            "group": [0, 0, 1, 1, 2, 2],
+            "correct": [0.0, 0.0, 0.0, 1.0, 0.0, 0.0],
+            "problem.question": [f"{name}?" for name in "aabbcc"],
+            "problem.messages": pa.nulls(6),
+        }
+    )
+    problem: Any = {"problem_id": "a", "question": "a?", "answer": "1200", "answer_given": "1,200", "solution": None}
+    (hint,), _ = hints_of(problem, gold, (1.0,), reveals=True)
+    assert hints_of(problem, gold, (1.0,)) == ([], "every hint would reveal the answer")
+    hints = pa.Table.from_pylist([vars(hint)])
+    round_ = round_of(rows, hints=hints)
+    plan = explain(round_, np.random.default_rng(0), n=2, template="{question} = {hint}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    assert (plan.problem_id.to_pylist(), found["n"], "group" in found) == (["a"], [2], False)
+    assert found["messages"] == [[{"role": "user", "content": "a? = 1,200"}]]
+    assert (found["trained_prompt"], found["origin"], "hint_text" in found) == (["problem"], ["explained"], False)
+    assert plan.skipped == {"no hint of level 1": 1}
+    guided_ = guide(round_, np.random.default_rng(0))  # a wave that does not say so is not served such a hint
+    assert guided_ is not None
+    assert (guided_.num_rows, guided_.skipped["the hint states the answer"]) == (0, 1)
+
+
+def test_explanations_change_neither_advantages_nor_difficulty() -> None:
+    # Without them a fails whole: two own rows of 0. With a right explanation the own ones still have no variance.
+    rows = pa.table(
+        {
+            "rollout_id": ["a0", "a1", "x"],
+            "problem_id": ["a", "a", "a"],
+            "group_id": ["a", "a", "a@x"],
+            "hint_level": pa.array([0, 0, 0], pa.int32()),
+            "origin": [None, None, "explained"],
+            "messages": pa.array([None, None, [{"role": "user", "content": "a? = 7"}]]),
+            "policy": ["p", "p", "p"],
+            "reward": [0.0, 0.0, 1.0],
+            "correct": [False, False, True],
+        }
+    )
+    batch = first_batch(rows)
+    assert batch.table.column("taken").to_pylist() == [True, True, True]
+    assert len(set(batch.table.column("group").to_pylist()[:2])) == 1
+    assert batch.table.column("group")[2] != batch.table.column("group")[0]
+    measured = measure(rows.select(["rollout_id", "problem_id", "reward", "correct"]), rows)
+    assert (measured.n.tolist(), measured.k.tolist()) == ([2], [0])
 
 
 def test_the_ratio_is_to_what_was_sampled_with_the_hint() -> None:
