@@ -20,6 +20,7 @@ MORE = {
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
+    "know_rl": ('score.probe.rewards=["numeric"]',),
     "lora": ("update.lr=1e-4",),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',

@@ -1,4 +1,4 @@
-"""Guide-GRPO and ExPO by hand: the groups that are guided, and the ratio of what was sampled with a hint."""
+"""Guide-GRPO, ExPO, ICPO and XRPO by hand: groups that are guided, and the ratio of what was sampled with a hint."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from gradus.data.curation.batch import first_batch
 from gradus.data.curation.difficulty import measure
 from gradus.data.curation.round import round_of
-from gradus.data.curation.waves.guided import explain, guide
+from gradus.data.curation.waves.guided import examples, explain, guide, neighbours
 from gradus.data.hints import hints_of
 from gradus.data.hints.strategies.gold import gold
 from gradus.models.objectives.losses.guided import guided
@@ -97,6 +97,62 @@ def test_explanations_change_neither_advantages_nor_difficulty() -> None:
     assert batch.table.column("group")[2] != batch.table.column("group")[0]
     measured = measure(rows.select(["rollout_id", "problem_id", "reward", "correct"]), rows)
     assert (measured.n.tolist(), measured.k.tolist()) == ([2], [0])
+
+
+POOL = pa.table(
+    {
+        "problem_id": list("abcd"),
+        "question": ["a?", "b?", "c?", "d?"],
+        "answer": ["7", "8", "9", "1"],
+        "solution": ["6+1=7", "9-1=8", "3+4=7\n7+2=9", None],
+    }
+)
+
+
+def test_every_problem_is_asked_again_behind_examples_that_do_not_state_its_answer() -> None:
+    # For a the example c says 7, d has no solution: b alone is left. For b there are a and c. d is a given row.
+    rows = pa.table(
+        {
+            "problem_id": list("aabbd"),
+            "group": [0, 0, 1, 1, 2],
+            "origin": [None, None, "own", None, "expert"],
+            "problem.question": ["a?", "a?", "b?", "b?", "d?"],
+            "problem.messages": pa.nulls(5),
+            "problem.answer": list("77881"),
+            "wave": [0, 0, 0, 0, 1],
+        }
+    )
+    plan = examples(round_of(rows, POOL), np.random.default_rng(0), num=2, n=3, template="{examples}|{question}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    said = [messages[0]["content"] for messages in found["messages"]]
+    assert (plan.problem_id.to_pylist(), found["group"], found["n"]) == (["a", "b"], ["0", "1"], [3, 3])
+    assert said[0] == "b?\n9-1=8|a?"
+    assert sorted(said[1].removesuffix("|b?").split("\n\n")) == ["a?\n6+1=7", "c?\n3+4=7\n7+2=9"]
+    assert set(found["origin"]) == {"exemplified"}
+    assert set(found["trained_prompt"]) == {"problem"}
+
+
+def test_failed_problems_see_the_most_similar_solved_ones() -> None:
+    # a failed. b shares two of three words with it, c none; d shares all three, and says 7, the answer of a.
+    rows = pa.table(
+        {
+            "problem_id": list("aabcdd"),
+            "group": [0, 0, 1, 2, 3, 3],
+            "correct": [0.0, 0.0, 1.0, 1.0, 0.0, 1.0],
+            "origin": pa.nulls(6, pa.string()),
+            "completion": ["x", "y", "it is 4", "it is 5", "no", "it is 7"],
+            "problem.question": ["red big box", "red big box", "red big cat", "sum", "box big red", "box big red"],
+            "problem.messages": pa.nulls(6),
+            "problem.answer": ["7", "7", "4", "5", "7", "7"],
+        }
+    )
+    plan = neighbours(round_of(rows), np.random.default_rng(0), num=1, template="{examples}|{question}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    assert plan.problem_id.to_pylist() == ["a"]
+    assert found["messages"][0][0]["content"] == "red big cat\nit is 4|red big box"
+    assert (found["group"], found["origin"], found["trained_prompt"]) == (["0"], ["guided"], ["problem"])
 
 
 def test_the_ratio_is_to_what_was_sampled_with_the_hint() -> None:

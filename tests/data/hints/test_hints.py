@@ -11,6 +11,7 @@ from gradus.data.answers import normalised_gold, number
 from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.strategies.prefix import prefix
+from gradus.data.hints.strategies.sub_questions import sub_questions
 from gradus.data.sources.formats import worked_solution
 
 
@@ -86,3 +87,14 @@ def test_a_strategy_that_states_the_answer_is_not_believed() -> None:
     assert hints_of({**problem, "answer": None}, prefix, (0.5,)) == ([], "no gold answer")
     assert hints_of(problem, lambda problem, fraction: "7", (0.5,)) == ([], "every hint would reveal the answer")
     assert hints_of(problem, lambda problem, fraction: None, (0.5,)) == ([], "the strategy has no hint")
+
+
+def test_sub_questions_are_shown_without_their_answers() -> None:
+    solution = "How many eggs are sold? ** 16 - 3 - 4 = 9\nHow much are 9 eggs at 2? ** 9 * 2 = 18\nWhat is 18? ** It."
+    problem = {"problem_id": "p", "question": "16 eggs?", "answer": "18", "solution": solution}
+    first, both = "How many eggs are sold?\n", "How many eggs are sold?\nHow much are 9 eggs at 2?\n"
+    assert [hint.text for hint in hints_of(problem, sub_questions, (0.3, 0.6, 1.0))[0]] == [first, both, both]
+    assert hints_of({**problem, "solution": "9 * 2 = 18"}, sub_questions, (1.0,)) == (
+        [],
+        "no sub-questions in its solution",
+    )

@@ -82,6 +82,10 @@ def gsm8k() -> list[Problem]:
     return [formats.gsm8k(row) for row in lines("gsm8k/train.jsonl")]
 
 
+def socratic() -> list[Problem]:
+    return [formats.gsm8k(row) for row in lines("gsm8k/test_socratic.jsonl")]
+
+
 def mathematics() -> list[Problem]:
     return [formats.math_boxed(row) for row in lines("math/test.jsonl")]
 
@@ -98,8 +102,9 @@ def strategies() -> Iterable[tuple[str, Callable[..., Any]]]:
 SOURCES = [
     (bundled, {"prefix": 847}),
     (gsm8k, {"prefix": 7344}),
+    (socratic, {"prefix": 0, "sub_questions": 0}),
     (mathematics, {"prefix": 4135}),
-    (competition, {"tiers": 177}),
+    (competition, {"tiers": 177, "knowledge": 0}),
 ]
 
 
