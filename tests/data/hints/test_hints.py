@@ -1,5 +1,6 @@
 """Hints: prefixes at step boundaries that never reveal the answer, checked by an independent reading."""
 
+import json
 import re
 from fractions import Fraction
 
@@ -12,6 +13,7 @@ from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.strategies.prefix import prefix
 from gradus.data.hints.strategies.sub_questions import sub_questions
+from gradus.data.hints.strategies.tiers import tiers
 from gradus.data.sources.formats import worked_solution
 
 
@@ -98,3 +100,18 @@ def test_sub_questions_are_shown_without_their_answers() -> None:
         [],
         "no sub-questions in its solution",
     )
+
+
+def test_tiers_go_from_knowledge_over_a_plan_to_the_solution_and_end_before_a_part_that_states_the_answer() -> None:
+    parts = [["Sums commute."], ["Add the tens.", "Then the ones."], ["20 + 10 = 30", "30 + 7 = 37", "So 37."]]
+    problem = {
+        "problem_id": "p",
+        "question": "?",
+        "answer": "37",
+        "solution": None,
+        "extra": json.dumps({"tiers": parts}),
+    }
+    hints = hints_of(problem, tiers, (1 / 6, 0.5, 4 / 6, 1.0))[0]
+    plan = "Sums commute.\nAdd the tens.\nThen the ones.\n"
+    assert [hint.text for hint in hints] == ["Sums commute.\n", plan, *[f"{plan}20 + 10 = 30\n"] * 2]
+    assert hints_of({**problem, "extra": None}, tiers, (1.0,)) == ([], "the strategy has no hint")
