@@ -27,6 +27,7 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "regft": ("hint.fractions=[0.9]", "curate.draw=16"),
     "self": ("curate.draw=32",),
     "skywork_r1v2": (
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',

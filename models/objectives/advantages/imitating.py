@@ -40,10 +40,11 @@ def grao(
 ) -> Tensor:
     """GRAO: coefficients of log pi that weigh samples, the imitation of references, and their preference, (N,).
 
-    J = (1 / N) (sum_i A_i l_i + beta sum_y A_y l_y + align sum_(i, y) log sigmoid(l_y - l_i)), where l is a row's mean
-    log-prob, A the group-relative advantage over samples and references together (see `grpo`), and the last sum has the
-    samples i whose reward is below that of a reference y of their group: it ends when samples are as good. For the loss
-    `reinforce` with the aggregation `sequence_mean`. The components are the abstract's, their form is a guess.
+    J = mean_i (A_i l_i + align sum_y log sigmoid(l_y - l_i)) + beta mean_y (A_y l_y), where l is a row's mean log-prob,
+    A the group-relative advantage over samples and references together (see `grpo`), and the sum has the references y
+    of the group whose reward is above that of the sample i: it ends when samples are as good. For the loss `reinforce`
+    with the aggregation `sequence_mean`, in a term for the samples and one for the references of equally large groups.
+    The components are the abstract's, their form is a guess.
 
     Args:
         beta: Weight of the imitation.
@@ -55,5 +56,6 @@ def grao(
     better = (group[:, None] == group) & (reward[:, None] > reward) & ~own[:, None] & own
     reference, sample = torch.nonzero(better, as_tuple=True)
     pull = align * torch.sigmoid(likely[sample] - likely[reference])
+    samples = rows.by("group").sum(own.double())
     coefficient = torch.where(own, relative, beta * relative).double()
-    return coefficient.index_add_(0, reference, pull).index_add_(0, sample, -pull)
+    return coefficient.index_add_(0, reference, pull / samples[reference]).index_add_(0, sample, -pull)

@@ -36,7 +36,7 @@ def test_graos_coefficients_by_hand() -> None:
     logp = torch.tensor([-1.0, -2.0, -2.5, -3.5, -1.0, -4.0])
     rows = Rows(COLUMNS, {"now.logp": logp}, torch.tensor([1, 1, 2, 1, 1]))
     pull, unit = 0.5 / (1 + math.exp(-2)), 1 / math.sqrt(3)
-    expected = [-2 * unit - pull, unit, 2 * unit + pull, 0.0, 0.0]
+    expected = [-2 * unit - pull, unit, 2 * unit + pull / 2, 0.0, 0.0]  # a reference's is the mean over two samples
     assert grao(rows, beta=2.0, align=0.5, std_eps=0.0).tolist() == pytest.approx(expected)
 
 
@@ -45,8 +45,8 @@ def test_graos_coefficients_are_the_gradient_of_its_objective() -> None:
     logp = torch.tensor([-1.0, -0.5, -2.0, -2.5, -3.5, -1.0, -4.0], dtype=torch.float64)
     likely = torch.stack([part.mean() for part in logp.split(lengths.tolist())]).requires_grad_()
     unit = 1 / math.sqrt(3)
-    objective = -2 * unit * likely[0] + unit * likely[1] + 2.0 * unit * likely[2]
-    objective = objective + 0.5 * torch.nn.functional.logsigmoid(likely[2] - likely[0])
+    samples = -2 * unit * likely[0] + unit * likely[1] + 0.5 * torch.nn.functional.logsigmoid(likely[2] - likely[0])
+    objective = samples / 2 + 2.0 * unit * likely[2]  # a mean over two samples, and one over one reference
     (expected,) = torch.autograd.grad(objective, likely)
     found = grao(Rows(COLUMNS, {"now.logp": logp}, lengths), beta=2.0, align=0.5, std_eps=0.0)
-    assert found.tolist() == pytest.approx(expected.tolist())
+    assert (found / torch.tensor([2, 2, 1, 2, 1])).tolist() == pytest.approx(expected.tolist())
