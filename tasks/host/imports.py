@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cached_property
 from importlib import metadata
+from importlib.abc import MetaPathFinder
 
 
 @contextlib.contextmanager
@@ -25,6 +26,8 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
         for name in optional:
             if sys.modules.get(name, end) is None:
                 del sys.modules[name]
+                if name == "pandas":
+                    _arrow_without_pandas()
         gc.freeze()  # no collection looks at what libraries made while they were imported, not even the last one
         if _REPORT_LEAKS & sys.modules.keys():
             atexit.register(gc.unfreeze)
@@ -38,6 +41,31 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
         yield end
     finally:
         end()
+
+
+class _NotFound(MetaPathFinder):
+    """Finds a module not installed."""
+
+    def __init__(self, module: str) -> None:
+        self.module = module
+
+    def find_spec(self, fullname: str, *_: object) -> None:
+        """Raise ModuleNotFoundError for the module."""
+        if fullname == self.module:
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+
+
+def _arrow_without_pandas() -> None:
+    """Have pyarrow look for pandas in vain: it would import it, half a second long, at its first array.
+
+    What needs pandas (`to_pandas`, a Series as a column) imports it all the same.
+    """
+    import pyarrow as pa  # noqa: PLC0415 - for programs alone that hide pandas
+
+    finder = _NotFound("pandas")
+    sys.meta_path.insert(0, finder)
+    pa.scalar(value=True)
+    sys.meta_path.remove(finder)
 
 
 class Distributions(Mapping[str, list[str]]):

@@ -56,3 +56,20 @@ def test_nothing_is_reported_as_leaked_by_what_was_imported(tmp_path: Path) -> N
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, check=True)
     assert done.stderr == b""
+
+
+def test_arrow_imports_pandas_for_who_asks_for_it_alone() -> None:
+    code = (
+        "import sys\n"
+        "from gradus.tasks.host.imports import lean_imports\n"
+        "with lean_imports('pandas'):\n"
+        "    pass\n"
+        "import pyarrow as pa\n"
+        "table = pa.table({'a': pa.array([1.0, None], from_pandas=True)})\n"
+        "assert 'pandas' not in sys.modules\n"
+        "frame = table.to_pandas()\n"
+        "assert 'pandas' in sys.modules\n"
+        "assert pa.Table.from_pandas(frame, preserve_index=False).equals(table)\n"
+        "assert pa.array(frame['a']).null_count == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
