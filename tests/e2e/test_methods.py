@@ -27,7 +27,11 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
-    "regft": ("hint.fractions=[0.9]", "curate.draw=16"),
+    "regft": (
+        "curate.draw=16",
+        'phase=[{{rounds=2, waves=[{{name="guide", template="{{question}}\\n{{hint}}"}}], '
+        'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]',
+    ),
     "self": ("curate.draw=32",),
     "skywork_r1v2": (
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',
