@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: setup demo test check quick test-methods format docs ui bench clean
+.PHONY: setup demo test check quick test-methods format docs ui bench ladder clean
 
 setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
 
@@ -70,6 +70,9 @@ ui: setup  ## Prefect and MLflow on loopback
 
 bench: setup  ## the cost of the machinery, in docs/benchmarks.md
 	$(BIN)/python benchmarks/overhead.py
+
+ladder: setup  ## methods against plain GRPO on a task that it cannot begin; resumes
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/ladder/ladder.py
 
 clean:
 	rm -rf $(VENV)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradus.data.errors import BadInputError, GateError, GradusError, StageError
+from gradus.data.errors import BadInputError, GateError, GradusError, PrunedError, StageError
 from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
 from gradus.flows.loop.comparing.budget import Budget
@@ -97,7 +97,7 @@ def _train_all(
             aside(f"{what}training {count}: {method.name}, seed {seed}")
             try:
                 _train(method, seed, budget, runs[method.name][number])
-            except (GateError, StageError, BadInputError) as error:
+            except (GateError, StageError, BadInputError, PrunedError) as error:
                 failed[method.name] = error
                 aside(f"failed: {error}")
     return failed

@@ -90,6 +90,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                     on_progress=view.beat,
                     on_end=view.outcome,
                     on_wait=view.note,
+                    restores=spec.verb == "train",
                     outcomes=outcomes,
                 )
                 with contextlib.closing(session):

@@ -47,6 +47,8 @@ class Job:
     """Facts that the run decides for the stage."""
     forced: bool = False
     """Compute even if the artifact exists."""
+    restores: bool = False
+    """Compute weights again that a checkpoint among the inputs lost to pruning, before the stage begins."""
 
     @property
     def recorded(self) -> JsonObject:
@@ -74,10 +76,21 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
         else:
             store.discard(ref)
         try:
+            if task.restores:
+                _restore(task, store, beat)
             return computed(task, store, warm, beat)
         except Exception:
             store.remove_empty(ref)
             raise
+
+
+def _restore(task: Job, store: Store, beat: Beat) -> None:
+    """Put back the pruned weights of the inputs: this repeats updates, and no rollouts, of rounds that a run shares."""
+    from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch, which few stages need
+
+    refs = {Ref.parse(text) for texts in task.inputs.values() for text in texts}
+    for ref in sorted((each for each in refs if store.pruned(each)), key=str):
+        restore_checkpoint(store, ref, beat)
 
 
 def retries(store: Store, ref: Ref) -> bool:

@@ -105,6 +105,8 @@ class Session:
     """Called after every stage that succeeded."""
     on_wait: Callable[[str], None] | None = None
     """Called every few seconds with the run that a stage waits for, and with other messages."""
+    restores: bool = False
+    """Restore a pruned checkpoint that a stage in a worker reads, as one of rounds that a run shares with another."""
     outcomes: list[Outcome] = field(default_factory=list)
     gpu: GpuTurn = field(init=False)
     _resuming: Resuming = field(init=False)
@@ -326,6 +328,7 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     limits = Limits(wall_s=wall_limit_s())
     if worker:
+        job = replace(job, restores=session.restores)
         session.pool.make_ready(worker, spec.name, limits)
     started = time.perf_counter()
     report = session.pool.run(worker, job.to_json(), limits, beat) if worker else execute(job.to_json(), Warm(), beat)

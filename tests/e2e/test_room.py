@@ -12,6 +12,7 @@ from tests.e2e.conftest import RECIPE, Program
 
 TRAIN = ("train", str(RECIPE), "--rounds", "3", "--set", "save_state_every=3", "--set", "evaluate.sample.n=1")
 WEIGHTS = "model.safetensors"
+AT_THREE = 'overrides=[{stage="update", round=3, changes={lr=1e-5}}]'
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +119,7 @@ def test_a_recipes_keep_prunes_as_it_goes_on(new_program: Callable[..., Program]
     pruned = [event for event in program.events(result["run"]) if event["event"] == "pruned"]
     assert [event["outputs"] for event in pruned] == [[str(made[0])]]
     assert program.json(*TRAIN, "--set", "keep.last=1")["rounds"] == 3
+    shared = checkpoints(program, result["run"])[1]
+    assert WEIGHTS in store.pruned(shared)
+    program.json(*TRAIN, "--run", "other", "--set", AT_THREE)
+    assert (len(checkpoints(program, "other")), store.pruned(shared)) == (1, frozenset())  # two rounds are shared

@@ -1,0 +1,115 @@
+"""The ladder: methods on running checksums, by `gradus compare`. `make ladder` runs it, and resumes what was stopped.
+
+    python benchmarks/ladder/ladder.py [--seeds 5]
+
+Trainings and their artifacts lie in `benchmarks/ladder/.gradus`, comparisons in MLflow there. Prints one table a rung.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from make import write_problems
+
+HERE = Path(__file__).parent
+TOKENS = 160_000
+OVERLAYS = HERE / "conditions"
+
+
+class Rung(NamedTuple):
+    """Methods that are compared with plain GRPO on one task."""
+
+    title: str
+    methods: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+    num_tokens: int = TOKENS
+
+
+def own(*names: str) -> tuple[str, ...]:
+    """Return overlays of this folder."""
+    return tuple(f"conditions/{name}.toml" for name in names)
+
+
+HINTED = (*own("escalate", "annealed"), "seele", "guide_grpo")
+TEXTS = ("sft", "luffy", "hpt")
+CHOOSING = (*own("variance"), "vade", "dapo", "knapsack_rl")
+EASY = ('policy="starts/eta-0.1"',)
+MIXED = ('problems="mixed.jsonl"',)
+LINES = ('score.rewards=["rewards.py:lines"]',)
+RUNGS = (
+    Rung("error rate 0.3", (*HINTED, *TEXTS, *CHOOSING)),
+    Rung("error rate 0.3, every line checked", own("escalate"), LINES),
+    Rung("error rate 0.3, easier problems in the set", (*own("escalate", "variance"), "dapo"), MIXED),
+    Rung("error rate 0.3, three times the tokens", own("variance"), (), 3 * TOKENS),
+    Rung("error rate 0.1", (*own("escalate", "variance"), "dapo"), EASY),
+)
+
+
+def compared(rung: Rung, num_seeds: int) -> Mapping[str, Any]:
+    """Return the answer of `gradus compare`, whose finished trainings are reused."""
+    words = [word for method in ("none", *rung.methods) for word in ("--method", method)]
+    words += [word for text in rung.settings for word in ("--set", text)]
+    command = [sys.executable, "-m", "gradus", "compare", "hard.toml", *words, "--seeds", str(num_seeds)]
+    command += ["--budget", f"tokens={rung.num_tokens}", "--json"]
+    env = {**os.environ, "GRADUS_REPORT": "later"}
+    done = subprocess.run(command, cwd=HERE, env=env, stdout=subprocess.PIPE, check=False)
+    if done.returncode:
+        sys.exit(f"{rung.title}: gradus compare ended with {done.returncode}; `make ladder` resumes")
+    return json.loads(done.stdout)
+
+
+def table(found: Mapping[str, Any]) -> str:
+    """Return a row a method: pass@1, its difference from plain GRPO, each seed, groups without signal, tokens."""
+    plain = found["methods"][0]
+    before = plain["before"]["value"]
+    heads = (
+        "method",
+        f"pass@1, from {before:.3f}",
+        "points more than plain",
+        "seeds",
+        "groups without variance",
+        "tokens",
+    )
+    rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
+    for method in found["methods"]:
+        name = method["method"].partition("+")[2] or "plain"
+        after = "{value:.3f} [{low:.3f}, {high:.3f}]".format(**method["after"])
+        seeds = " ".join(f"{each['after']:.2f}" for each in method["by_seed"])
+        more = "" if method is plain else difference(found["differences"], method["method"], plain["method"])
+        rows.append(f"| {name} | {after} | {more} | {seeds} | {method['dead_groups']:.0%} | {method['tokens']:,.0f} |")
+    return "\n".join(rows)
+
+
+def difference(pairs: Sequence[Mapping[str, Any]], method: str, than: str) -> str:
+    """Return the points between two methods, with 95 % interval and verdict."""
+    for pair in pairs:
+        if {pair["method"], pair["than"]} == {method, than}:
+            sign = 1 if pair["method"] == method else -1
+            value, *ends = (100 * sign * pair["difference"][name] for name in ("value", "low", "high"))
+            low, high = sorted(ends)
+            verdict = pair["verdict"] if sign > 0 else {"better": "worse", "worse": "better"}.get(pair["verdict"])
+            return f"{value:+.1f} [{low:+.1f}, {high:+.1f}] {verdict or pair['verdict']}"
+    return ""
+
+
+def main() -> None:
+    """Run every rung."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=5)
+    num_seeds = parser.parse_args().seeds
+    write_problems(HERE)
+    for rung in RUNGS:
+        started = time.monotonic()
+        print(
+            f"## {rung.title}\n\n{table(compared(rung, num_seeds))}\n\n{time.monotonic() - started:.0f} s\n", flush=True
+        )
+
+
+if __name__ == "__main__":
+    main()
