@@ -29,8 +29,10 @@ MORE = {
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "regft": (
         "curate.draw=16",
-        'phase=[{{rounds=2, waves=[{{name="guide", template="{{question}}\\n{{hint}}"}}], '
-        'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]',
+        (
+            'phase=[{{rounds=2, waves=[{{name="guide", template="{{question}}\\n{{hint}}"}}], '
+            'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]'
+        ),
     ),
     "self": ("curate.draw=32",),
     "skywork_r1v2": (
