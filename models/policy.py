@@ -49,6 +49,8 @@ from gradus.models.templates import PLAIN, PromptStyle, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["none", "nf4"]
+BEGINNING = "Hint (the beginning of a correct solution):"
+"""The sentence above a hint that begins the solution, in a chat."""
 _CPU = torch.device("cpu")
 _DTYPES = {"auto": "auto", "float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -267,13 +269,14 @@ def prompt_text(
     hint_text: str | None = None,
     style: PromptStyle = PLAIN,
     answer: str | None = None,
+    shown: str | None = None,
 ) -> str:
     """The prompt of a problem; with an answer both as one text, in which that is the assistant's finished turn.
 
     With a chat template: the messages of `chat_turns`.
     Without: the system message as a paragraph of its own, then the template with its question, or the question and a
     line break; the hint, unless the template places it, follows on a line of its own as the beginning of the solution,
-    which the completion continues.
+    which the completion continues; below the sentence `shown`, if there is one, on a line of its own.
     Raises PolicyError if the chat template refuses the messages or leaves out the system message, or several
     messages are given and there is no chat template.
     """
@@ -282,8 +285,8 @@ def prompt_text(
             raise PolicyError("it has several messages, and the policy's tokenizer has no chat template to join them")
         text = question if question is not None else "".join(m["content"] for m in messages or [])
         system = f"{style.system}\n\n" if style.system else ""
-        return system + _continued(text, hint_text or "", style) + (answer or "")
-    turns = chat_turns(question, messages, hint_text, style)
+        return system + _continued(text, hint_text or "", style, shown) + (answer or "")
+    turns = chat_turns(question, messages, hint_text, style, shown)
     said = [] if answer is None else [{"role": "assistant", "content": answer}]
     try:
         text = str(tokenizer.apply_chat_template([*turns, *said], tokenize=False, add_generation_prompt=not said))
@@ -297,28 +300,34 @@ def prompt_text(
     return text
 
 
-def _continued(question: str, hint: str, style: PromptStyle) -> str:
+def _continued(question: str, hint: str, style: PromptStyle, shown: str | None) -> str:
     """A prompt that the completion continues, for a policy without a chat template."""
     text = filled(style.template, question, hint) if style.template else f"{question}\n"
     if not hint or style.places_hint:
         return text
+    hint = f"{shown}\n{hint.rstrip()}\n" if shown else hint
     return f"{text}{hint}" if text.endswith("\n") else f"{text}\n{hint}"
 
 
 def chat_turns(
-    question: str | None, messages: list[dict[str, str]] | None, hint_text: str | None, style: PromptStyle = PLAIN
+    question: str | None,
+    messages: list[dict[str, str]] | None,
+    hint_text: str | None,
+    style: PromptStyle = PLAIN,
+    shown: str | None = None,
 ) -> list[dict[str, str]]:
     """The messages of a problem.
 
     The template is filled with the text of the user's last message. The hint, unless the template places it, is a
-    marked paragraph at its end. The system message comes first, unless the problem has one of its own.
+    paragraph at its end below the sentence `shown`, that of the beginning of a solution by default. The system message
+    comes first, unless the problem has one of its own.
     """
     turns = [dict(m) for m in messages] if messages else [{"role": "user", "content": question or ""}]
     last = next((turn for turn in reversed(turns) if turn["role"] == "user"), turns[-1])
     if style.template:
         last["content"] = filled(style.template, last["content"], hint_text or "")
     if hint_text and not style.places_hint:
-        last["content"] += f"\n\nHint (the beginning of a correct solution):\n{hint_text}"
+        last["content"] += f"\n\n{shown or BEGINNING}\n{hint_text}"
     if style.system and turns[0]["role"] != "system":
         turns.insert(0, {"role": "system", "content": style.system})
     return turns

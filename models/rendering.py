@@ -47,6 +47,7 @@ class Asked:
     messages: list[dict[str, str]] | None = None
     hint_text: str | None = None
     answer: str | None = None
+    shown: str | None = None
 
 
 class PromptError(PolicyError):
@@ -63,7 +64,7 @@ def prompt_texts(tokenizer: PreTrainedTokenizerBase, asked: Sequence[Asked], sty
     def made(index: int) -> str:
         one = asked[index]
         try:
-            return prompt_text(tokenizer, one.question, one.messages, one.hint_text, style, one.answer)
+            return prompt_text(tokenizer, one.question, one.messages, one.hint_text, style, one.answer, one.shown)
         except PolicyError as error:
             raise PromptError(index, str(error)) from None
 

@@ -6,7 +6,7 @@ selection moves it, nor a wave that plans other problems.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -118,15 +118,26 @@ def refuse_odd(plan: pa.Table) -> None:
         )
 
 
-def hints_of_level(hints: pa.Table, level: int, problem_ids: Column) -> tuple[pa.Array, Bools]:
+def hints_of_level(hints: pa.Table, level: int, problem_ids: Column, revealing: bool = False) -> tuple[pa.Array, Bools]:
     """Return the hint of one level per problem (N,), null if there is none, and whether one was withheld (N,).
 
-    A hint that states the answer is never served. Where several strategies hint at a problem, the first in the table
-    counts.
+    A hint that states the answer is served only if `revealing` is true. Where several strategies hint at a problem, the
+    first in the table counts.
     """
     at_level = hints.filter(pc.equal(hints.column("level"), level))
-    leaks = pc.fill_null(at_level.column("leaks_answer"), fill_value=False)
+    leaks = pa.array(bools(at_level.column("leaks_answer")) & (not revealing))
     safe, unsafe = at_level.filter(pc.invert(leaks)), at_level.filter(leaks)
     texts = take_or_null(safe.column("text"), positions(problem_ids, safe.column("problem_id")))
     withheld = positions(problem_ids, unsafe.column("problem_id")) >= 0
     return texts, withheld & np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
+
+
+def shown_above(known: Sequence[pa.Table], problem_ids: Column, levels: Column, texts: Column) -> pa.Array:
+    """Return the sentence above each hint (N,), null for none, from tables of problem, level and sentence."""
+    keys = _of_level(problem_ids, levels)
+    found = [take_or_null(one_array(each[2]), positions(keys, _of_level(each[0], each[1]))) for each in known]
+    return pc.if_else(pa.array(~nulls(texts)), pc.coalesce(*found), pa.scalar(None, pa.string()))
+
+
+def _of_level(problem_ids: Column, levels: Column) -> pa.Array:
+    return one_array(pc.binary_join_element_wise(problem_ids, levels.cast(pa.string()), "\0"))

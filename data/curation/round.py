@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components.rows import ColumnError, Lists, Rows
-from gradus.data.arrays import Bools, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
+from gradus.data.arrays import Bools, Column, Ints, bools, ints, one_array, pc, positions, ragged, take_or_null
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.continued import OF_PARENT, StoredError, known_rollouts, places_of
-from gradus.data.curation.plan import hints_of_level
+from gradus.data.curation.plan import hints_of_level, shown_above
 from gradus.data.curation.uses import LEARN, NAME, POLICY, split_need
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import LENGTH, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM, OWN, PLACES, PLAN, ROLLOUTS, SCORES
@@ -176,14 +176,14 @@ class Round:
         left = np.flatnonzero(~planned)
         return left[self.drawn(self.candidates.select(left), num)] if num > 0 and len(left) else left[:0]
 
-    def hint(self, like: Ints, level: int) -> tuple[pa.Array, Bools]:
+    def hint(self, like: Ints, level: int, *, revealing: bool = False) -> tuple[pa.Array, Bools]:
         """Return the hint of a level for the problems of some rows (P,), null without one, and which are withheld.
 
-        A hint that states the answer is withheld.
+        A hint that states the answer is withheld, unless the wave says that it may be `revealing`.
         """
         if self.hints is None:
             raise WaveError('it asks for hints without declaring it: add "hint" to its `needs`')
-        return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)))
+        return hints_of_level(self.hints, level, self.rows.table.column("problem_id").take(pa.array(like)), revealing)
 
     def stored(self, max_age: int | None = None) -> RoundRows:
         """Return judged rollouts of earlier rounds, (S,): ids and numbers, without texts or tokens.
@@ -238,9 +238,20 @@ class Round:
             raise WaveError("it plans neither rows like others nor problems: give like= or problems=, not both")
         columns = {**({"n": 1} if GIVEN in columns else {}), **columns}
         found = {name: self._column(name, value, len(problem_id)) for name, value in columns.items()}
+        found |= self._shown(problem_id, found)
         for name, value in named.items():
             found |= self._naming(name, value, found, len(problem_id))
         return Planned(one_array(problem_id), found, skipped or {})
+
+    def _shown(self, problem_id: Column, found: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """Return the sentence above each hint, if those of the round have one; of an inherited hint that of its row."""
+        rows, own, hints = self.rows.table, OF_PLAN + "shown", self.hints
+        known = [rows.select(["problem_id", "hint_level", own])] if own in rows.column_names else []
+        if hints is not None and "shown" in hints.column_names:
+            known.append(hints.select(["problem_id", "level", "shown"]))
+        if not known or "hint_text" not in found:
+            return {}
+        return {"shown": shown_above(known, problem_id, found["hint_level"], found["hint_text"])}
 
     def _known(self) -> pa.Table:
         return known_rollouts(self.rows.table, None if self.earlier is None else self.earlier.table)

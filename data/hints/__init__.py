@@ -1,4 +1,7 @@
-"""Hints of a problem: the texts of a strategy, a level each. A text that states the answer is never shown."""
+"""Hints of a problem: the texts of a strategy, a level each. A text that states the answer is not shown.
+
+A strategy may declare that it reveals the answer: its hints are for waves that train for the problem's own prompt.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,10 +31,17 @@ class Hint:
     level: int
     fraction: float
     text: str
+    leaks_answer: bool = False
+    """True for every hint of a strategy that reveals the answer."""
 
 
-def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -> tuple[list[Hint], str]:
-    """Return the hints of a problem, level 1 for the first fraction, and the reason if there are none."""
+def hints_of(
+    problem: Problem, strategy: Strategy, fractions: Sequence[float], *, reveals: bool = False
+) -> tuple[list[Hint], str]:
+    """Return the hints of a problem, level 1 for the first fraction, and the reason if there are none.
+
+    Texts of a strategy that does not say that it `reveals` the answer, and does, are left out.
+    """
     if problem["answer"] is None:
         return [], "no gold answer"
     hints: list[Hint] = []
@@ -40,10 +50,10 @@ def hints_of(problem: Problem, strategy: Strategy, fractions: Sequence[float]) -
         text = strategy(problem, fraction)
         if isinstance(text, NoHint):
             reason = text.reason
-        elif text and leaks(text, problem["answer"], problem["question"] or ""):
+        elif text and not reveals and leaks(text, problem["answer"], problem["question"] or ""):
             reason = REVEALS
         elif text:
-            hints.append(Hint(problem["problem_id"], level, fraction, text))
+            hints.append(Hint(problem["problem_id"], level, fraction, text, reveals))
     return hints, "" if hints else reason
 
 

@@ -62,6 +62,7 @@ _OF_WAVES = (
     _sparse("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids"),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
+_SHOWN = _sparse("shown", _TEXT, "sentence above the hint in a prompt; null: it begins a correct solution")
 _SOURCE = _sparse("source", _TEXT, "who wrote a text that was given, as its file says")
 _OF_STORED = (
     _sparse("parent", _TEXT, "rollout_id of the rollout that it continues"),
@@ -94,7 +95,8 @@ HINTS = TableSchema(
         _whole("level", _SMALL, "0 is no hint; higher reveals more", required=True),
         Column("fraction", _FLOAT, "share of the solution's steps revealed, 0 to 1", low=0, high=1),
         Column("text", _TEXT, "what the policy is shown", required=True),
-        Column("leaks_answer", _BOOL, "true where the text states the gold answer (never served)"),
+        Column("leaks_answer", _BOOL, "true where the text states the gold answer (for waves alone that say so)"),
+        _SHOWN,
     ),
 )
 PLAN = TableSchema(
@@ -106,6 +108,7 @@ PLAN = TableSchema(
         Column("n", _SMALL, "completions to sample", required=True, low=1, high=MAX_SAMPLES),
         _whole("hint_level", _SMALL, "level of the hint shown; 0 for none"),
         Column("hint_text", _TEXT, "the hint shown; null for none"),
+        _SHOWN,
         Column("temperature", _FLOAT, "sampling temperature", low=0, high=MAX_TEMPERATURE),
         Column("max_tokens", _SMALL, "limit of completion tokens", low=1, high=MAX_TOKENS),
         Column("seed", _INT, "seed of the group; sample seeds derive from it"),

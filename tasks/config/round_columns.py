@@ -24,7 +24,7 @@ _ALWAYS = {
     "rollouts": ("rollout_id", "problem_id", "group_id", "hint_level", "hint_text", "plan_id", "wave", "call", "use"),
     "scores": ("rollout_id",),
     "problems": ("problem_id", "question", "messages"),
-    "plan": ("problem_id", "group_id", "hint_level", "plan_id"),
+    "plan": ("problem_id", "group_id", "hint_level", "plan_id", "shown"),
 }
 
 

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import floats, ints
 from gradus.data.curation.difficulty import Measurement, add, measure
+from gradus.data.curation.helped import effect_of_help
 from gradus.data.errors import GateError
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.runs.records import Coverage, Metrics, Sample
@@ -55,7 +56,7 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     ctx.beat(1.0, f"{table.num_rows} problems, {len(measured.n)} measured now")
     summary = _summary(measured, table.num_rows, scores.num_rows)
     return StageResult(
-        metrics=_metrics(summary),
+        metrics={**_metrics(summary), **({} if rollouts is None else effect_of_help(scores, rollouts))},
         summary=summary,
         samples=_samples(table),
     )

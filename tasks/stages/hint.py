@@ -1,4 +1,4 @@
-"""Stage `hint`: hints from worked solutions, none of which reveals its answer.
+"""Stage `hint`: hints of problems; none states its answer, but for those of a strategy that says so.
 
 Roles: problems; difficulty and trackers, both optional, for a strategy that reads what rounds measure.
 """
@@ -34,10 +34,10 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     repeated = stated = 0
     missing: list[str] = []
     for index, problem in enumerate(problems):
-        hints, reason = hints_of(problem, strategy, config.fractions)
+        hints, reason = hints_of(problem, strategy, config.fractions, reveals=config.strategy.reveals)
         repeated += len({hint.text for hint in hints}) < len(hints)
         stated += states_early(problem)
-        rows.extend({**vars(hint), "strategy": config.strategy.label, "leaks_answer": False} for hint in hints)
+        rows.extend({**vars(hint), "strategy": config.strategy.label} for hint in hints)
         if not hints:
             unhinted[reason] += 1
             missing.append(problem["problem_id"])
@@ -49,7 +49,7 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
             f"none of {len(problems)} problems can be hinted at ({reasons})",
             hint="hints need worked solutions; a training without them takes escalate = []",
         )
-    ctx.out.write_table(pa.Table.from_pylist(rows, schema=HINTS.arrow))
+    ctx.out.write_table(_table(rows, config.strategy.shown))
     summary = {
         "rows": len(rows),
         "problems": len(problems),
@@ -62,6 +62,12 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
     metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}
     return StageResult(metrics=metrics, summary=summary, samples=samples)
+
+
+def _table(rows: list[dict[str, object]], shown: str) -> pa.Table:
+    """Return the table of hints, with the sentence above them if the strategy has one."""
+    table = pa.Table.from_pylist(rows, schema=HINTS.arrow)
+    return table.append_column("shown", pa.repeat(pa.scalar(shown), len(rows))) if shown else table
 
 
 def _problems(ctx: StageContext, config: HintConfig) -> list[Problem]:

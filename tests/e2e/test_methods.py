@@ -21,12 +21,20 @@ MORE = {
     "dots": ('waves=[{{name="dots", groups=6}}, {{name="replay", alpha=0.0, groups=4}}]',),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
+    "know_rl": ('score.probe.rewards=["numeric"]',),
     "lora": ("update.lr=1e-4",),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "regft": (
+        "curate.draw=16",
+        (
+            'phase=[{{rounds=2, waves=[{{name="guide", template="{{question}}\\n{{hint}}"}}], '
+            'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]'
+        ),
+    ),
     "self": ("curate.draw=32",),
     "skywork_r1v2": (
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',

@@ -174,6 +174,22 @@ def test_a_style_without_a_chat_template(style: PromptStyle, hint: str | None, p
     assert prompt_text(tokenizer, None, [{"role": "user", "content": "1 + 2 ="}], hint, style) == prompt
 
 
+@pytest.mark.parametrize(
+    ("style", "chat", "plain"),
+    [
+        (PromptStyle(), "<user>1 + 2 =\n\nKnow this:\n1+2=3<go>", "1 + 2 =\nKnow this:\n1+2=3\n"),
+        (STYLE, "<system>1 + 1 = 2<user>0: 1 + 2 =\n1+2=3<go>", "1 + 1 = 2\n\n0: 1 + 2 =\n1+2=3"),
+    ],
+)
+def test_a_hint_stands_below_the_sentence_of_its_strategy_unless_the_template_places_it(
+    style: PromptStyle, chat: str, plain: str
+) -> None:
+    tokenizer = tiny_tokenizer()
+    assert prompt_text(tokenizer, "1 + 2 =", None, "1+2=3", style, shown="Know this:") == plain
+    tokenizer.chat_template = CHAT
+    assert prompt_text(tokenizer, "1 + 2 =", None, "1+2=3", style, shown="Know this:") == chat
+
+
 MARK = "\n\nHint (the beginning of a correct solution):\n"
 
 

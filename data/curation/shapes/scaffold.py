@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, MinLen
 
 from gradus.components import component
 from gradus.data.curation.batch import BatchRows
@@ -37,3 +37,26 @@ def scaffold(rows: BatchRows, *, replaced: Annotated[int, Ge(1)] = 1) -> Mapping
             group[helped] = group[own[0]] if len(own) else group[helped]
     reason = np.where(hinted, "it was shown a hint", "a rollout that a hint has helped takes its place")
     return {"taken": taken, "reason": reason, "group": group}
+
+
+@component("shape", paper="arXiv 2510.26519", needs=("origin", "correct", "reward"))
+def icpo(
+    rows: BatchRows, *, bonus: Annotated[float, Ge(0.0)] = 0.0, origin: Annotated[str, MinLen(1)] = "exemplified"
+) -> Mapping[str, Any]:
+    """Leave out wrong rollouts behind worked examples, and add a bonus to the reward of the right ones (ICPO).
+
+    ICPO (arXiv 2510.26519), expert region reject sampling: a rollout behind examples stays only if it is right; then
+    R' = R + alpha g(step), with g falling from 1 to 0. The bonus is alpha g, a schedule of the recipe.
+
+    Args:
+        bonus: Added to the reward of a right rollout behind examples.
+        origin: Origin of these rollouts.
+    """
+    behind = np.array([each == origin for each in rows["origin"]], dtype=np.bool_)
+    right = rows["correct"] == 1
+    return {
+        "taken": ~behind | right,
+        "reason": "it is wrong although it was shown examples",
+        "reward": np.where(behind & right, rows["reward"] + bonus, rows["reward"]),
+        "kept_frac": np.where(behind, right, np.nan),
+    }

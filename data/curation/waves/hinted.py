@@ -7,7 +7,9 @@ from annotated_types import Ge, Le
 
 from gradus.components import component
 from gradus.data.arrays import bools, nulls, pc
-from gradus.data.curation.round import Planned, Round, first_rows
+from gradus.data.curation.round import Planned, Round, RoundRows, first_rows
+from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.hints.points import chosen_points, next_subsets, points_of
 
 Level = Annotated[int, Ge(1), Le(1000)]
 
@@ -56,3 +58,68 @@ def escalate(
             "the hint was already shown": int(seen.sum()),
         },
     )
+
+
+@component(
+    "wave",
+    paper="KnowRL",
+    needs=(
+        "group",
+        "problem_id",
+        "problem.extra",
+        "problem.answer",
+        "problem.question",
+        "problem.messages",
+        "know_rl.kept",
+        "probe: problem_id",
+        "probe: plan.subset",
+        "probe: correct",
+    ),
+)
+def knowledge_subsets(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 8,
+    delta: Annotated[float, Ge(0.0), Le(1.0)] = 0.0,
+    most: Annotated[int, Ge(1)] = 64,
+    template: str = "{question}\n\n## Hint\n{hint}",
+) -> Planned | None:
+    """Try subsets of the knowledge points of problems that the tracker `know_rl` does not know yet (KnowRL).
+
+    KnowRL: acc(S) = mean of n answers behind the points S. The first call tries all points and all but one; the second
+    all points less any of those without which the accuracy falls by at most `delta`. The rows are of the use `probe`
+    (`[score.probe]` judges them) and nothing is learned from them. A problem with less than two points is left alone.
+
+    Args:
+        n: Answers for each subset.
+        delta: Accuracy that may be lost, that of the tracker.
+        most: Subsets of a problem in one call at most; those that keep more points come first.
+        template: The prompt with {question} and {hint}.
+    """
+    rows = round.rows
+    known, question = _accuracies(rows) if round.calls else {}, questions(rows)
+    first = first_rows(rows, np.isnan(rows["know_rl.kept"]) & round.is_first)
+    like: list[int] = []
+    subsets: list[int] = []
+    asked: list[str] = []
+    for row in first.tolist():
+        points = points_of(rows["problem.extra"][row], rows["problem.answer"][row], question[row])
+        wanted = next_subsets(known.get(rows["problem_id"][row], {}), len(points), delta, most) if points[1:] else []
+        like += [row] * len(wanted)
+        subsets += wanted
+        asked += [filled(template, question=question[row], hint=chosen_points(points, each)) for each in wanted]
+    places = np.array(like, dtype=np.int64)
+    return round.plan(
+        like=places, use="probe", about=places, messages=asked, subset=subsets, n=n, reason="a subset of its points"
+    )
+
+
+def _accuracies(rows: RoundRows) -> dict[str, dict[int, float]]:
+    """Return the accuracy of each subset that was tried, by problem."""
+    said = rows.others("probe")
+    outcomes: dict[str, dict[int, list[float]]] = {}
+    for name, subset, right in zip(said["problem_id"], said["plan.subset"], said["correct"], strict=True):
+        if not np.isnan(right):
+            outcomes.setdefault(name, {}).setdefault(int(subset), []).append(right)
+    return {name: {key: float(np.mean(each)) for key, each in by.items()} for name, by in outcomes.items()}

@@ -11,7 +11,7 @@ from gradus.data.hints.leaks import leaks
 from gradus.data.records import Problem
 
 
-@component("hint", paper="arXiv 2507.10628")
+@component("hint", paper="arXiv 2507.10628", version=2)
 def prefix(problem: Problem, fraction: float) -> str | NoHint | None:
     """The first ceil(fraction * steps) steps, never all of them, cut back until the answer is not revealed."""
     solution, answer = problem["solution"], problem["answer"] or ""

@@ -7,7 +7,7 @@ from gradus.data.hints.leaks import leaks
 from gradus.data.records import Problem
 
 
-@component("hint", paper="arXiv 2510.19807")
+@component("hint", paper="arXiv 2510.19807", version=2, shown="Hints, from what is needed to how it is solved:")
 def tiers(problem: Problem, fraction: float) -> str | None:
     """The first share of the source's hint parts, lowest tier first; parts from the first leaking one on are left out.
 

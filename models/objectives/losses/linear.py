@@ -7,7 +7,13 @@ from gradus.models.objectives.losses import Metrics
 from gradus.models.objectives.rows import Rows
 
 
-@component("loss", paper="arXiv 2402.14740", needs=("now.logp", "advantage"), takes=("advantage", "coefficient"))
+@component(
+    "loss",
+    paper="arXiv 2402.14740",
+    needs=("now.logp", "advantage"),
+    takes=("advantage", "coefficient"),
+    needs_sampler=False,
+)
 def reinforce(rows: Rows) -> tuple[Tensor, Metrics]:
     """REINFORCE: L_t = -A_t log pi_t.
 

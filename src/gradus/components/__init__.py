@@ -100,6 +100,11 @@ class Declaration:
     """True if a loss needs rows with the log-probs of a sampler; False for losses of given texts."""
     compares_group: bool = False
     """True if an advantage compares the rows of a group: of one row, or of equal ones, it makes none."""
+    reveals: bool = False
+    """True if a hint strategy states the answer: its texts are for waves alone that train for the problem's prompt."""
+    shown: str = ""
+    """Sentence above a strategy's hints in a prompt; "" for the beginning of a correct solution, which the completion
+    of a policy without a chat template continues."""
     elementwise: bool = False
     """True if an optimiser steps every number by itself, so that a rank can step its part of a parameter."""
 

@@ -204,6 +204,16 @@ class SamplerConfig(Chosen, kind="sampler", default="all"):
 class HintStrategyConfig(Chosen, kind="hint", default="prefix"):
     """A hint strategy with its settings."""
 
+    @property
+    def reveals(self) -> bool:
+        """Return whether it declares that it states the answer."""
+        return self._declared is not None and self._declared.reveals
+
+    @property
+    def shown(self) -> str:
+        """Return the sentence above its hints; empty if they begin a correct solution."""
+        return self._declared.shown if self._declared else ""
+
 
 class WaveConfig(Chosen, kind="wave"):
     """A wave with its settings, and when a round asks it."""

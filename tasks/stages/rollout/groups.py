@@ -106,7 +106,7 @@ class Planned:
                 max_tokens = min(max_tokens, self._side.context_tokens - len(prompt))
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
-                messages = tuple(chat_turns(*asked(row, problem), row["hint_text"], style))
+                messages = tuple(chat_turns(*asked(row, problem), row["hint_text"], style, row["shown"]))
             whole = {**row, TRAINED: self._trained.get(group)}
             for sample in range(row["n"]):
                 request = Request(

@@ -19,7 +19,7 @@ def asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | No
 
 def tokenised_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
     """Return the prompt of each row and its problem, tokenised together; BadInputError for an invalid one."""
-    parts = [PromptParts(*asked(row, problem), row["hint_text"]) for row, problem in rows]
+    parts = [PromptParts(*asked(row, problem), row["hint_text"], shown=row["shown"]) for row, problem in rows]
     try:
         prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, parts, style))
     except PromptError as error:

@@ -1,12 +1,18 @@
-"""Guide-GRPO by hand: the groups that are guided, and the ratio of what was sampled with a hint."""
+"""Guide-GRPO, ExPO, ICPO and XRPO by hand: groups that are guided, and the ratio of what was sampled with a hint."""
+
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 import torch
 
+from gradus.data.curation.batch import first_batch
+from gradus.data.curation.difficulty import measure
 from gradus.data.curation.round import round_of
-from gradus.data.curation.waves.guided import guide
+from gradus.data.curation.waves.guided import examples, explain, guide, neighbours
+from gradus.data.hints import hints_of
+from gradus.data.hints.strategies.gold import gold
 from gradus.models.objectives.losses.guided import guided
 from gradus.models.objectives.rows import Rows
 
@@ -40,6 +46,113 @@ def test_groups_that_failed_whole_are_guided_and_the_new_rows_join_them() -> Non
         "no hint of level 1": 1,
         "the hint states the answer": 1,
     }
+
+
+def test_answers_of_failed_problems_are_explained_in_groups_of_their_own() -> None:
+    # a failed; b was solved once; c failed and has no answer.
+    rows = pa.table(
+        {
+            "problem_id": list("aabbcc"),
+            "group": [0, 0, 1, 1, 2, 2],
+            "correct": [0.0, 0.0, 0.0, 1.0, 0.0, 0.0],
+            "problem.question": [f"{name}?" for name in "aabbcc"],
+            "problem.messages": pa.nulls(6),
+        }
+    )
+    problem: Any = {"problem_id": "a", "question": "a?", "answer": "1200", "answer_given": "1,200", "solution": None}
+    (hint,), _ = hints_of(problem, gold, (1.0,), reveals=True)
+    assert hints_of(problem, gold, (1.0,)) == ([], "every hint would reveal the answer")
+    hints = pa.Table.from_pylist([vars(hint)])
+    round_ = round_of(rows, hints=hints)
+    plan = explain(round_, np.random.default_rng(0), n=2, template="{question} = {hint}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    assert (plan.problem_id.to_pylist(), found["n"], "group" in found) == (["a"], [2], False)
+    assert found["messages"] == [[{"role": "user", "content": "a? = 1,200"}]]
+    assert (found["trained_prompt"], found["origin"], "hint_text" in found) == (["problem"], ["explained"], False)
+    assert plan.skipped == {"no hint of level 1": 1}
+    guided_ = guide(round_, np.random.default_rng(0))  # a wave that does not say so is not served such a hint
+    assert guided_ is not None
+    assert (guided_.num_rows, guided_.skipped["the hint states the answer"]) == (0, 1)
+
+
+def test_explanations_change_neither_advantages_nor_difficulty() -> None:
+    # Without them a fails whole: two own rows of 0. With a right explanation the own ones still have no variance.
+    rows = pa.table(
+        {
+            "rollout_id": ["a0", "a1", "x"],
+            "problem_id": ["a", "a", "a"],
+            "group_id": ["a", "a", "a@x"],
+            "hint_level": pa.array([0, 0, 0], pa.int32()),
+            "origin": [None, None, "explained"],
+            "messages": pa.array([None, None, [{"role": "user", "content": "a? = 7"}]]),
+            "policy": ["p", "p", "p"],
+            "reward": [0.0, 0.0, 1.0],
+            "correct": [False, False, True],
+        }
+    )
+    batch = first_batch(rows)
+    assert batch.table.column("taken").to_pylist() == [True, True, True]
+    assert len(set(batch.table.column("group").to_pylist()[:2])) == 1
+    assert batch.table.column("group")[2] != batch.table.column("group")[0]
+    measured = measure(rows.select(["rollout_id", "problem_id", "reward", "correct"]), rows)
+    assert (measured.n.tolist(), measured.k.tolist()) == ([2], [0])
+
+
+POOL = pa.table(
+    {
+        "problem_id": list("abcd"),
+        "question": ["a?", "b?", "c?", "d?"],
+        "answer": ["7", "8", "9", "1"],
+        "solution": ["6+1=7", "9-1=8", "3+4=7\n7+2=9", None],
+    }
+)
+
+
+def test_every_problem_is_asked_again_behind_examples_that_do_not_state_its_answer() -> None:
+    # For a the example c says 7, d has no solution: b alone is left. For b there are a and c. d is a given row.
+    rows = pa.table(
+        {
+            "problem_id": list("aabbd"),
+            "group": [0, 0, 1, 1, 2],
+            "origin": [None, None, "own", None, "expert"],
+            "problem.question": ["a?", "a?", "b?", "b?", "d?"],
+            "problem.messages": pa.nulls(5),
+            "problem.answer": list("77881"),
+            "wave": [0, 0, 0, 0, 1],
+        }
+    )
+    plan = examples(round_of(rows, POOL), np.random.default_rng(0), num=2, n=3, template="{examples}|{question}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    said = [messages[0]["content"] for messages in found["messages"]]
+    assert (plan.problem_id.to_pylist(), found["group"], found["n"]) == (["a", "b"], ["0", "1"], [3, 3])
+    assert said[0] == "b?\n9-1=8|a?"
+    assert sorted(said[1].removesuffix("|b?").split("\n\n")) == ["a?\n6+1=7", "c?\n3+4=7\n7+2=9"]
+    assert set(found["origin"]) == {"exemplified"}
+    assert set(found["trained_prompt"]) == {"problem"}
+
+
+def test_failed_problems_see_the_most_similar_solved_ones() -> None:
+    # a failed. b shares two of three words with it, c none; d shares all three, and says 7, the answer of a.
+    rows = pa.table(
+        {
+            "problem_id": list("aabcdd"),
+            "group": [0, 0, 1, 2, 3, 3],
+            "correct": [0.0, 0.0, 1.0, 1.0, 0.0, 1.0],
+            "origin": pa.nulls(6, pa.string()),
+            "completion": ["x", "y", "it is 4", "it is 5", "no", "it is 7"],
+            "problem.question": ["red big box", "red big box", "red big cat", "sum", "box big red", "box big red"],
+            "problem.messages": pa.nulls(6),
+            "problem.answer": ["7", "7", "4", "5", "7", "7"],
+        }
+    )
+    plan = neighbours(round_of(rows), np.random.default_rng(0), num=1, template="{examples}|{question}")
+    assert plan is not None
+    found = {name: values.to_pylist() for name, values in plan.columns.items()}
+    assert plan.problem_id.to_pylist() == ["a"]
+    assert found["messages"][0][0]["content"] == "red big cat\nit is 4|red big box"
+    assert (found["group"], found["origin"], found["trained_prompt"]) == (["0"], ["guided"], ["problem"])
 
 
 def test_the_ratio_is_to_what_was_sampled_with_the_hint() -> None:

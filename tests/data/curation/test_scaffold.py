@@ -8,7 +8,7 @@ from gradus.components.rows import Rows
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.round import round_of
 from gradus.data.curation.shapes.probed import without_probe
-from gradus.data.curation.shapes.scaffold import scaffold
+from gradus.data.curation.shapes.scaffold import icpo, scaffold
 from gradus.data.curation.waves.probed import unsolved
 
 NAN = np.nan
@@ -68,3 +68,19 @@ def test_problems_whose_probe_failed_are_sampled_and_the_probe_is_left_out() -> 
     assert (plan.columns["n"].to_pylist(), plan.columns["temperature"].to_pylist()) == ([8], [1.0])
     found = without_probe(Rows({"temperature": np.array([0.0, 1.0, 0.7])}))  # pyright: ignore[reportArgumentType]
     assert found["taken"].tolist() == [False, True, True]
+
+
+def test_right_rollouts_behind_examples_stay_with_a_bonus() -> None:
+    rows = pa.table(
+        {
+            "rollout_id": list("abcde"),
+            "origin": [None, None, None, "exemplified", "exemplified"],
+            "correct": [False, False, True, True, False],
+            "reward": [0.0, 0.0, 1.0, 1.0, 0.0],
+        }
+    )
+    found = icpo(BatchRows(rows), bonus=0.25)
+    assert found["taken"].tolist() == [True, True, True, True, False]
+    assert found["reward"].tolist() == [0.0, 0.0, 1.0, 1.25, 0.0]
+    assert np.nanmean(found["kept_frac"]) == 0.5
+    assert icpo(BatchRows(rows))["reward"].tolist() == [0.0, 0.0, 1.0, 1.0, 0.0]  # annealed

@@ -3,7 +3,6 @@
 import json
 import re
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -13,9 +12,9 @@ from gradus.data.answers import normalised_gold, number
 from gradus.data.hints import hints_of
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.strategies.prefix import prefix
-from gradus.data.sources.formats import gsm8k, worked_solution
-
-REAL = Path(__file__).parents[3].parent / "shared" / "data"
+from gradus.data.hints.strategies.sub_questions import sub_questions
+from gradus.data.hints.strategies.tiers import tiers
+from gradus.data.sources.formats import worked_solution
 
 
 @pytest.mark.parametrize(
@@ -92,20 +91,27 @@ def test_a_strategy_that_states_the_answer_is_not_believed() -> None:
     assert hints_of(problem, lambda problem, fraction: None, (0.5,)) == ([], "the strategy has no hint")
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")
-def test_hints_for_all_of_gsm8k_reveal_no_answer_by_an_independent_reading() -> None:
-    lines = (REAL / "gsm8k" / "train.jsonl").read_text().splitlines()
-    problems = [{"problem_id": str(i), **gsm8k(json.loads(line))} for i, line in enumerate(lines)]
-    unhinted = 0
-    for problem in problems:
-        hints = hints_of(problem, prefix, (0.25, 0.5, 0.75))[0]
-        unhinted += not hints
-        stated = _values(problem["question"])
-        for hint in hints:
-            assert float(problem["answer"]) not in _values(hint.text) - stated
-    assert unhinted == 150
+def test_sub_questions_are_shown_without_their_answers() -> None:
+    solution = "How many eggs are sold? ** 16 - 3 - 4 = 9\nHow much are 9 eggs at 2? ** 9 * 2 = 18\nWhat is 18? ** It."
+    problem = {"problem_id": "p", "question": "16 eggs?", "answer": "18", "solution": solution}
+    first, both = "How many eggs are sold?\n", "How many eggs are sold?\nHow much are 9 eggs at 2?\n"
+    assert [hint.text for hint in hints_of(problem, sub_questions, (0.3, 0.6, 1.0))[0]] == [first, both, both]
+    assert hints_of({**problem, "solution": "9 * 2 = 18"}, sub_questions, (1.0,)) == (
+        [],
+        "no sub-questions in its solution",
+    )
 
 
-def _values(text: str) -> set[float]:
-    """Plain numbers, read by a regular expression of the test's own."""
-    return {float(n.replace(",", "")) for n in re.findall(r"(?<![\d.,])\d[\d,]*(?:\.\d+)?(?![\d])", text)}
+def test_tiers_go_from_knowledge_over_a_plan_to_the_solution_and_end_before_a_part_that_states_the_answer() -> None:
+    parts = [["Sums commute."], ["Add the tens.", "Then the ones."], ["20 + 10 = 30", "30 + 7 = 37", "So 37."]]
+    problem = {
+        "problem_id": "p",
+        "question": "?",
+        "answer": "37",
+        "solution": None,
+        "extra": json.dumps({"tiers": parts}),
+    }
+    hints = hints_of(problem, tiers, (1 / 6, 0.5, 4 / 6, 1.0))[0]
+    plan = "Sums commute.\nAdd the tens.\nThen the ones.\n"
+    assert [hint.text for hint in hints] == ["Sums commute.\n", plan, *[f"{plan}20 + 10 = 30\n"] * 2]
+    assert hints_of({**problem, "extra": None}, tiers, (1.0,)) == ([], "the strategy has no hint")

@@ -10,7 +10,7 @@ from gradus.models.objectives.advantages.critic import gae
 from gradus.models.objectives.advantages.group_relative import reward
 from gradus.models.objectives.losses.bellman import tbrm
 from gradus.models.objectives.losses.distillation import distil, with_rest
-from gradus.models.objectives.losses.given import luffy, sft
+from gradus.models.objectives.losses.given import luffy, mixture, rl_plus, sft
 from gradus.models.objectives.returns import gae_advantages
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.steps.critic import value_loss
@@ -41,6 +41,29 @@ def test_luffys_shaping_saturates_with_the_probability(gamma: float, expected: l
     slopes = [p * gamma / (p + gamma) ** 2 for p in (0.5, 0.9)]
     assert logp.grad is not None
     assert logp.grad.tolist() == pytest.approx([-slopes[0], 2 * slopes[1]])
+
+
+def test_the_mixture_of_rl_plus_bounds_the_weight_and_unexpected_tokens_count_more() -> None:
+    # pi_old = 1/2: omega = 3/4, so w = 2 pi / (5/4). For pi = 1/2 w = 0.8, for 1/4 it is 0.4.
+    logp = torch.tensor([0.5, 0.25]).log().requires_grad_()
+    old = torch.tensor([0.5, 0.5]).log()
+    loss, metrics = rl_plus(batch(logp, advantage=torch.tensor([1.0, -2.0]), old_logp=old))
+    expected = [-0.8 * math.sqrt(0.5), 0.4 * 2 * math.sqrt(0.75)]
+    assert loss.tolist() == pytest.approx(expected)
+    assert metrics["mixture_mean"].tolist() == pytest.approx([0.8, 0.4])
+    loss.sum().backward()
+    assert logp.grad is not None
+    assert logp.grad.tolist() == pytest.approx(expected)  # d w / d log pi = w; the factor has no gradient
+    sure = rl_plus(batch(torch.zeros(1), old_logp=torch.zeros(1)))[0]
+    assert sure.tolist() == [0.0]
+
+
+def test_the_ratio_of_a_mixture_is_to_what_its_sources_say_together() -> None:
+    # mu = 0.5 * 0.5 + 0.5 = 0.75; rho = 0.6 / 0.75 = 0.8, and 0.99 / 0.75 = 1.32 above the bound 1.25.
+    logp, old = torch.tensor([0.6, 0.99]).log(), torch.tensor([0.5, 0.5]).log()
+    loss, metrics = mixture(batch(logp, old_logp=old), share=0.5, clip_high=0.25)
+    assert loss.tolist() == pytest.approx([-0.8, -1.25])
+    assert metrics["ratio_mean"].tolist() == pytest.approx([0.8, 1.32])
 
 
 def test_forward_kl_to_a_teacher_over_two_tokens_and_the_rest() -> None:

@@ -69,7 +69,8 @@ def test_rounds_of_two_policies_with_hinted_shards(tmp_path: Path) -> None:
         "rollouts": 5, "failed": 1, "coverage": 0.8, "first_unjudged": ["a:2"],
     }  # fmt: skip
     wanted = {"data/pass_rate_mean": 0.25, "data/reward_variance_mean": 0.125, "data/fresh_frac": 1.0}
-    assert result.metrics == wanted
+    helped = {"data/rescued_problems": 1.0, "data/helped_accuracy": 1.0, "data/unhelped_accuracy": 0.0}
+    assert result.metrics == wanted | helped
     later = scores({"b": [True, True]}, "later")
     second, result = measure(
         store,

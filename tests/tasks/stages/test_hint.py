@@ -46,6 +46,16 @@ def test_the_reasons_are_said_if_no_problem_can_be_hinted_at(tmp_path: Path) -> 
         stage(store, "hint", "hints", "a", inputs={"problems": [store.put("problems", PROBLEMS.slice(3))]})
 
 
+def test_the_sentence_above_a_hint_is_that_of_its_strategy(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    tiers = PROBLEMS.slice(0, 1).append_column("extra", pa.array(['{"tiers": [["Add from the left."]]}']))
+    problems = [store.put("problems", tiers)]
+    made, _ = stage(store, "hint", "hints", "a", inputs={"problems": problems}, strategy="tiers", fractions=(1.0,))
+    assert store.read(made).column("shown").to_pylist() == ["Hints, from what is needed to how it is solved:"]
+    made, _ = stage(store, "hint", "hints", "b", inputs={"problems": problems})
+    assert "shown" not in store.read(made).column_names
+
+
 MINE = '''
 from gradus.components import component
 

@@ -351,3 +351,31 @@ def test_names_and_seeds_of_a_round_are_each_their_own_and_do_not_depend_on_othe
     assert len({name for name, _ in every}) == len({seed for _, seed in every}) == len(every)
     assert [row for row in every if row[0].startswith("a")] == [row for row in planned("a") if row[0].startswith("a")]
     assert ("a@r2h0", derive_seed(7, "a", 2, 0)) in every
+
+
+def test_the_sentence_above_a_hint_is_planned_with_it_and_inherited() -> None:
+    rows = pa.table(
+        {
+            "problem_id": ["a", "b", "c"],
+            "group": [0, 1, 2],
+            "hint_level": pa.array([0, 1, 0], pa.int32()),
+            "hint_text": [None, "x", None],
+            "plan.shown": [None, "Old:", None],
+        }
+    )
+    hints = pa.table(
+        {
+            "problem_id": ["a", "c"],
+            "level": pa.array([2, 2], pa.int32()),
+            "text": ["y", "z"],
+            "leaks_answer": [False, False],
+            "shown": ["New:", None],
+        }
+    )
+    round_ = round_of(rows, hints=hints)
+    like = np.array([0, 2])
+    plan = round_.plan(like=like, hint_level=2, hint_text=round_.hint(like, 2)[0])
+    assert plan.columns["shown"].to_pylist() == ["New:", None]
+    again = round_.plan(like=np.array([0, 1]))
+    assert again.columns["shown"].to_pylist() == [None, "Old:"]
+    assert "shown" not in round_.plan(like=np.array([1]), messages="other").columns

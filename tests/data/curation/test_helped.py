@@ -1,0 +1,49 @@
+"""What help does, counted by hand."""
+
+import pyarrow as pa
+
+from gradus.data.curation.helped import effect_of_help
+
+SAID = [{"role": "user", "content": "?"}]
+# problem, right, hint level, a prompt of a wave's, origin, parent
+ROWS = [
+    ("a", False, 0, None, None, None),  # a: never without help, once of two with a hint
+    ("a", False, 1, None, None, None),
+    ("a", True, 1, None, None, None),
+    ("b", True, 0, None, None, None),  # b: solved without help too; an explanation is help
+    ("b", False, 0, None, "own", None),
+    ("b", True, 0, SAID, "explained", None),
+    ("c", False, 0, None, None, None),  # c: no help; a given text and a continued rollout are none
+    ("c", True, 0, None, "expert", None),
+    ("c", True, 0, None, None, "x"),
+    ("d", True, 2, None, None, None),  # d: never asked without help
+    ("a", None, 1, None, None, None),  # not judged
+]
+
+
+def table(rows: list[tuple[object, ...]]) -> tuple[pa.Table, pa.Table]:
+    names = [str(at) for at in range(len(rows))]
+    problem, right, level, messages, origin, parent = zip(*rows, strict=True)
+    scores = pa.table({"rollout_id": names, "problem_id": problem, "correct": pa.array(right, pa.bool_())})
+    return scores, pa.table(
+        {
+            "rollout_id": names,
+            "hint_level": pa.array(level, pa.int32()),
+            "messages": pa.array(messages),
+            "origin": pa.array(origin, pa.string()),
+            "parent": pa.array(parent, pa.string()),
+        }
+    ).take(pa.array(range(len(rows))[::-1]))
+
+
+def test_a_rescued_problem_is_solved_with_help_and_never_without() -> None:
+    # With help 2 of 3 of a and b, without it 1 of 3.
+    assert effect_of_help(*table(ROWS)) == {
+        "data/rescued_problems": 1.0,
+        "data/helped_accuracy": 2 / 3,
+        "data/unhelped_accuracy": 1 / 3,
+    }
+
+
+def test_without_help_there_is_no_metric() -> None:
+    assert effect_of_help(*table(ROWS[6:9])) == {}
