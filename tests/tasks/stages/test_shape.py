@@ -34,10 +34,11 @@ def odd(rows):
     """Return what none can."""
     return {"reward": rows["reward"][:1]}
 
-@component("shape", needs=("recall", "replaces"))
+@component("shape", needs=("recall", "replaces", "plan.branch_at"))
 def fresh(rows):
-    """Count rows that take up none, and take no place."""
-    return {"fresh": [recall is None and np.isnan(place) for recall, place in zip(rows["recall"], rows["replaces"])]}
+    """Count rows that take up none, take no place and continue none."""
+    return {"fresh": [recall is None and np.isnan(place) and np.isnan(cut)
+                      for recall, place, cut in zip(rows["recall"], rows["replaces"], rows["plan.branch_at"])]}
 
 @component("shape", needs=())
 def listed(rows):
