@@ -111,15 +111,18 @@ def _line(component: Registered) -> int:
 
 
 def _test(component: Registered) -> str:
-    """Return the test whose name has the component's, else the first that names its function."""
+    """Return the test whose name has the component's, else the first that names its function; its own file first."""
     word = re.compile(rf"(?<!\w){re.escape(component.function)}(?!\w)")
-    found = ""
-    for file in sorted(_TESTS.joinpath(*component.module.split(".")[1:3]).rglob("test_*.py")):
+    found, own = "", f"test_{component.name}"
+    files = _TESTS.joinpath(*component.module.split(".")[1:3]).rglob("test_*.py")
+    for file in sorted(files, key=lambda each: (each.stem != own, each)):
         for match in _TEST.finditer(_source(file)):
             named = f"{file.relative_to(_TESTS.parent)}::{match[1]}"
             if f"_{component.name}_" in f"{match[1]}_":
                 return named
             found = found or (named if word.search(match[0]) else "")
+        if file.stem == own and found:
+            break
     return found
 
 
