@@ -204,7 +204,7 @@ def _text(value: object) -> str:
     if value is None or value == "":
         return "none"
     if isinstance(value, str):
-        return value
+        return value.replace("\n", r"\n")
     if isinstance(value, tuple | list):
         return f"[{', '.join(part.name if hasattr(part, 'name') else _text(part) for part in value)}]"
     return json.dumps(value)

@@ -6,6 +6,7 @@ from gradus.components import component
 from gradus.components.rows import Rows
 from gradus.data.arrays import Floats
 from gradus.data.curation.filters.histories import alignment
+from gradus.data.errors import UsageError
 
 
 @component("ranking", paper="arXiv 2504.20571", needs=("history",))
@@ -31,6 +32,24 @@ def limr(candidates: Rows) -> Floats:
     The score of LIMR's learning impact measurement (arXiv 2502.11886); see the filter `limr`.
     """
     return alignment(candidates["history"])
+
+
+@component("ranking", needs=())
+def column(candidates: Rows, *, column: str, lowest: bool = False) -> Floats:
+    """Number of each problem in a column (N,), the highest first; NaN where it has none.
+
+    Args:
+        column: Column of numbers to go by, such as pass_rate, problem.level or irt.difficulty.
+        lowest: True for the lowest first (easy to hard, by a level).
+    """
+    found = candidates[column]
+    try:
+        value = np.asarray(found, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise UsageError(
+            f"problems cannot be ranked by {column}, which holds no numbers", hint="name a column of numbers"
+        ) from None
+    return -value if lowest else value
 
 
 @component("ranking", needs=("variance",))

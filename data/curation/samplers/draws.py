@@ -6,7 +6,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from gradus.components import component
-from gradus.components.rows import Rows
+from gradus.components.rows import Rows, numbered
 from gradus.data.arrays import Floats, Ints
 from gradus.data.curation.results import Draw
 
@@ -90,6 +90,26 @@ def mmr1_vas(
         weight=np.concatenate((score[first], np.ones(len(second)))),
         explored=np.repeat([False, True], [len(first), len(second)]),
     )
+
+
+@component("sampler", needs=())
+def stratified(candidates: Rows, num: int, rng: np.random.Generator, *, column: str = "domain") -> Draw:
+    """Draw as many problems of each value of a column as of any other; every weight is 1.
+
+    What a value has too few of goes to the others. Problems without a value are those of one more.
+
+    Args:
+        column: Column to go by, such as domain, source or problem.level.
+    """
+    value = numbered([[str(each) for each in candidates[column]]])
+    order = rng.permutation(candidates.num_rows)
+    turn = np.empty(len(order), dtype=np.int64)
+    for each in np.unique(value):
+        members = order[value[order] == each]
+        turn[members] = np.arange(len(members))
+    start = rng.permutation(int(value.max(initial=-1)) + 1)
+    index = np.lexsort((start[value], turn))[:num]
+    return Draw(index, np.ones(len(index)), np.zeros(len(index), dtype=np.bool_))
 
 
 def _weighted(weight: Floats, num: int, rng: np.random.Generator) -> Ints:

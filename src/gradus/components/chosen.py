@@ -135,8 +135,9 @@ class Chosen(Config):
 
     @property
     def needs(self) -> tuple[str, ...] | None:
-        """The columns that it declares to read; None if it declares none, or cannot be found."""
-        return self._declared.needs if self._declared else None
+        """The columns that it declares to read and the one that its setting `column` names; None if none is known."""
+        declared, named = self._declared.needs if self._declared else None, self.settings.get("column")
+        return declared if declared is None or not isinstance(named, str) else tuple(dict.fromkeys((*declared, named)))
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -287,12 +288,6 @@ class MeasureConfig(Chosen, kind="measure"):
 
 class ShapeConfig(Chosen, kind="shape"):
     """A shape with its settings: a function that decides what of a round is learned from."""
-
-    @property
-    def needs(self) -> tuple[str, ...] | None:
-        """The columns that it declares, and the one that its setting `column` names."""
-        declared, named = super().needs, self.settings.get("column")
-        return declared if declared is None or not isinstance(named, str) else tuple(dict.fromkeys((*declared, named)))
 
 
 class AdvantageConfig(Chosen, kind="advantage", default="grpo"):

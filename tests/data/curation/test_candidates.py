@@ -19,7 +19,11 @@ from gradus.data.errors import BadInputError
 from gradus.tasks.config.trackers import is_tracked
 
 REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
-REQUIRED: dict[str, dict[str, Any]] = {"prompt_tokens": {"high": 4}, "where": {"condition": "true"}}
+REQUIRED: dict[str, dict[str, Any]] = {
+    "prompt_tokens": {"high": 4},
+    "where": {"condition": "true"},
+    "column": {"column": "pass_rate"},
+}
 """Settings without a default."""
 EXTRA = [
     {"level": 3, "tags": ["x"], "split": "a", "weight": 2**70, "sizes": [1, 2]},
@@ -85,9 +89,9 @@ def test_rows_by_group() -> None:
 
 @pytest.mark.parametrize("component", REGISTERED, ids=lambda each: each.name)
 def test_a_component_reads_what_it_declares_and_nothing_else(component: Component) -> None:
-    needs = component.needs
-    assert needs is not None
+    assert component.needs is not None
     settings = dict(component.settings(**REQUIRED.get(component.name, {})))
+    needs = (*component.needs, *([settings["column"]] if "column" in settings else ()))
     more = (2, np.random.default_rng(0)) if component.kind == "sampler" else ()
     rows = with_tracked(pool(), {need: ("problem_id",) for need in needs if is_tracked(need)}, [])
 

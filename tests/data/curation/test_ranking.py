@@ -2,14 +2,16 @@
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.filters.histories import limr
 from gradus.data.curation.rankings import measured
-from gradus.data.curation.rankings.measured import historical_std
+from gradus.data.curation.rankings.measured import column, historical_std
 from gradus.data.curation.results import rank
+from gradus.data.errors import UsageError
 
 
 def pool(histories: dict[str, list[float] | None]) -> Candidates:
@@ -107,3 +109,14 @@ def test_limr_keeps_problems_that_rose_as_all_did() -> None:
     solved = pool({"a": [1.0], "b": [1.0]})
     assert np.isnan(measured.limr(solved)).all()
     assert limr(solved).kept.all()
+
+
+def test_a_column_ranks_in_either_direction_and_unknown_ones_stand_last() -> None:
+    extra = ['{"level": 3}', '{"level": 1}', "{}", '{"level": 2}']
+    problems = pa.table({"problem_id": list("abcd"), "question": list("abcd"), "extra": extra})
+    table = candidates(problems, None)
+    for lowest, expected in ((False, "adbc"), (True, "bdac")):
+        order, _ = rank(table, lambda rows, lowest=lowest: column(rows, column="problem.level", lowest=lowest))
+        assert "".join(table["problem_id"][order]) == expected
+    with pytest.raises(UsageError, match="cannot be ranked by question, which holds no numbers"):
+        column(table, column="question")

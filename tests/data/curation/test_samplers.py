@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gradus.components.chosen import SamplerConfig
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.results import Draw
-from gradus.data.curation.samplers.draws import in_order, uniform, variance
+from gradus.data.curation.samplers.draws import in_order, stratified, uniform, variance
 
 
 def pool(rates: list[float | None]) -> Candidates:
@@ -100,3 +100,26 @@ def test_names_and_shares_that_do_not_exist_are_refused() -> None:
 def test_all_takes_the_first_in_order() -> None:
     assert in_order(pool([0.5] * 3), 2, rng()).index.tolist() == [0, 1]
     assert in_order(pool([0.5] * 3), 9, rng()).index.tolist() == [0, 1, 2]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=1, max_size=30), st.integers(0, 40), st.integers(0, 9))
+def test_a_stratified_draw_has_as_many_of_each_value_as_there_are(
+    domains: list[str | None], num: int, seed: int
+) -> None:
+    ids = [f"p{i}" for i in range(len(domains))]
+    table = Candidates(pa.table({"problem_id": ids, "domain": pa.array(domains, pa.string())}))
+    index = stratified(table, num, rng(seed)).index.tolist()
+    assert len(set(index)) == len(index) == min(num, len(domains))
+    drawn = {each: [domains[row] for row in index].count(each) for each in set(domains)}
+    most = max(drawn.values())
+    assert all(count >= most - 1 or count == domains.count(each) for each, count in drawn.items())
+
+
+def test_of_a_value_every_problem_is_drawn_equally_often() -> None:
+    table = Candidates(pa.table({"problem_id": list("abcde"), "domain": ["x", "x", "x", "x", "y"]}))
+    generator = rng()
+    draws = [stratified(table, 2, generator).index.tolist() for _ in range(4000)]
+    assert all(4 in draw for draw in draws)
+    shares = [sum(row in draw for draw in draws) / 4000 for row in range(4)]
+    assert shares == pytest.approx([0.25] * 4, abs=0.028)  # four standard errors
