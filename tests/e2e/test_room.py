@@ -56,7 +56,7 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
     program, run = trained
     lake = program.home / "lake"
     made = checkpoints(program, run)
-    weights = (lake / str(made[0]) / WEIGHTS).read_bytes()
+    weights = [(lake / str(ref) / WEIGHTS).read_bytes() for ref in made]
     planned = program.json("prune", run, "--keep", "last=1", "--dry-run")
     assert [(c["round"], c["lost"], c["updates"]) for c in planned["checkpoints"]] == [
         (1, "weights", 1),
@@ -65,7 +65,7 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
     assert (lake / str(made[0]) / WEIGHTS).exists()
     before = bytes_below(lake)
     done = program.json("prune", run, "--keep", "last=1")
-    assert done["bytes"] == planned["bytes"] == 2 * len(weights)
+    assert done["bytes"] == planned["bytes"] == 2 * len(weights[0])
     assert abs(before - bytes_below(lake) - done["bytes"]) < 1000  # the notes
     shown = program.json("show", run)
     assert [bool(row["pruned"]) for row in shown["attempts"] if row["stage"] == "update"] == [True, True, False]
@@ -76,18 +76,23 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
 
     again = program.json(*TRAIN)
     assert sum(stage["ran"] for stage in again["stages"].values()) == 0  # nothing needs what was pruned
-    code, _, err = program.run("rerun", run, "rollout", "--round", "2", "--set", "top_k=5")
+    code, _, err = program.run("evaluate", "--policy", str(made[1]), "--problems", "heldout.jsonl", "-n", "1")
     assert code == 1
-    assert f"{WEIGHTS} of {made[0]} was pruned on" in err
-    assert f"`gradus restore {made[0]}` computes it again" in err
+    assert f"{WEIGHTS} of {made[1]} was pruned on" in err
+    assert f"`gradus restore {made[1]}` computes it again" in err
     assert "Traceback" not in err
 
-    code, out, err = program.run("restore", str(made[0]))
+    code, out, err = program.run("restore", str(made[1]))
     assert code == 0, err
-    assert "takes 1 update, about" in out
+    assert "takes 2 updates, about" in out
     assert "; its weights have their original SHA-256" in out
-    assert (lake / str(made[0]) / WEIGHTS).read_bytes() == weights
-    program.json("rerun", run, "rollout", "--round", "2", "--set", "top_k=5")
+    assert (lake / str(made[1]) / WEIGHTS).read_bytes() == weights[1]
+
+    assert not (lake / str(made[0]) / WEIGHTS).exists()
+    program.json(
+        "rerun", run, "rollout", "--round", "2", "--set", "top_k=5"
+    )  # a training restores what it goes on from
+    assert (lake / str(made[0]) / WEIGHTS).read_bytes() == weights[0]
 
 
 def test_pruning_spares_what_others_have_and_refuses_what_it_cannot_do(trained: tuple[Program, str]) -> None:
