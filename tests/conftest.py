@@ -59,6 +59,7 @@ NOT_QUICK = (
     *("data/lake/test_store.py", "flows/test_session.py", "flows/test_verbs.py", "models/engines/test_server.py"),
     *("models/test_devices.py", "models/training/packed/test_asked.py", "models/training/packed/test_sharded.py"),
     *("models/training/test_optimizers.py", "tasks/artifacts/test_writing.py", "tasks/inspect/test_doctor.py"),
+    *("flows/recipe/course/test_numbers.py", "models/test_values.py"),
     *("tasks/identity/test_reward_modules.py", "tasks/identity/test_user_modules.py", "tasks/runs/test_journal.py"),
     "tasks/identity/test_loading.py",
     *("tasks/stages/rollout/test_ray.py", "tasks/stages/rollout/test_stage.py", "tasks/stages/test_given.py"),

@@ -251,7 +251,8 @@ class Round:
             known.append(hints.select(["problem_id", "level", "shown"]))
         if not known or "hint_text" not in found:
             return {}
-        return {"shown": shown_above(known, problem_id, found["hint_level"], found["hint_text"])}
+        shown = shown_above(known, problem_id, found["hint_level"], found["hint_text"])
+        return {"shown": shown} if shown.null_count < len(shown) else {}
 
     def _known(self) -> pa.Table:
         return known_rollouts(self.rows.table, None if self.earlier is None else self.earlier.table)

@@ -70,4 +70,5 @@ def mixture(
         clip_high: Ratio ceiling is 1 + clip_high.
     """
     mixed = torch.log((1 - share) * rows["old.logp"].exp() + share)
-    return clip(rows.adding(of_tokens={"old.logp": mixed}), clip_low=clip_low, clip_high=clip_high)
+    of_tokens = {"now.logp": rows["now.logp"], "old.logp": mixed, "advantage": rows["advantage"]}
+    return clip(rows.adding(of_tokens=of_tokens), clip_low=clip_low, clip_high=clip_high)
