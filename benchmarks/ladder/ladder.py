@@ -2,7 +2,7 @@
 
     python benchmarks/ladder/ladder.py [--seeds 5]
 
-Trainings and their artifacts lie in `benchmarks/ladder/.gradus`, comparisons in MLflow there. Prints one table a rung.
+Trainings and their artifacts lie in `benchmarks/ladder/.gradus`. Prints one table a rung.
 """
 
 import argparse

@@ -11,6 +11,7 @@ from functools import lru_cache
 from gradus.data.answers import normalised_gold, number, numbers_in
 from gradus.data.hints.written import expressions_in, words_in
 
+_SPACE = re.compile(r"\s{2,}")
 _UNIT = re.compile(r"\\?%|\^\{?\\circ\}?|°|\\(?:text|mbox|mathrm)\{[^{}]*\}")
 _OVER = re.compile(r"\\[dt]?frac(?=\s*\{)")
 _RATIO = re.compile(r"\\[dt]?frac|/")
@@ -38,8 +39,14 @@ def leaks(text: str, answer: str, question: str) -> bool:
     return bool(written - asked) and not _states(question, value)
 
 
+def _short(text: str) -> str:
+    """Return a text whose runs of white space are one character each: to search long ones takes their square."""
+    return _SPACE.sub(lambda run: "\n" if "\n" in run[0] else " ", text)
+
+
 @lru_cache(maxsize=256)
 def _literals(text: str) -> frozenset[Fraction]:
+    text = _short(text)
     parts = _OVER.sub(" ; ", text)  # a numerator in LaTeX is stated too, as that of 3/4 is
     return frozenset({found for each in {text, parts} for _, found in numbers_in(each)} | {*words_in(text)})
 

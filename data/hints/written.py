@@ -36,7 +36,7 @@ _SIGNS = (
 )
 _TOKEN = re.compile(r"(\d+(?:\.\d+)?|\.\d+)|([-+*/^()%])|[ \t]+|([^-+*/^()%.\d \t]+|\.)")
 _BREAK, _SIGN = "", "-+*/^()%"
-_MAX_DIGITS, _MAX_DEPTH, _MAX_POWER = 40, 20, 64
+_MAX_DIGITS, _MAX_DEPTH, _MAX_POWER = 40, 8, 64
 
 
 def words_in(text: str) -> Iterator[Fraction]:
@@ -90,7 +90,7 @@ class _Reader:
         value, at = self._product(at, depth)
         while value is not None and self._at(at) in ("+", "-"):
             other, end = self._product(at + 1, depth)
-            if other is None:
+            if other is None or _digits(value) > _MAX_DIGITS * _MAX_POWER:
                 break
             value, at = value + (other if self._at(at) == "+" else -other), end
         return value, at
@@ -99,7 +99,7 @@ class _Reader:
         value, at = self._power(at, depth)
         while value is not None and self._at(at) in ("*", "/"):
             other, end = self._power(at + 1, depth)
-            if other is None or (self._at(at) == "/" and other == 0):
+            if other is None or (self._at(at) == "/" and other == 0) or _digits(value) > _MAX_DIGITS * _MAX_POWER:
                 break
             value, at = (value * other if self._at(at) == "*" else value / other), end
         return value, at

@@ -36,7 +36,7 @@ def limr(candidates: Rows) -> Floats:
 
 @component("ranking", needs=())
 def column(candidates: Rows, *, column: str, lowest: bool = False) -> Floats:
-    """Number of each problem in a column (N,), the highest first; NaN where it has none.
+    """Value of any column of numbers (N,), highest first; NaN for null.
 
     Args:
         column: Column of numbers to go by, such as pass_rate, problem.level or irt.difficulty.

@@ -58,7 +58,7 @@ class Known:
 
     problem_ids: pa.Array
     domains: pa.Array
-    """The domain of each problem (P,), null where it has none."""
+    """Domain of each problem (P,), null if unknown."""
     samplers: tuple[Sampler, ...]
     counts: Counts
     tokens: Floats

@@ -8,6 +8,7 @@ from annotated_types import Ge, Le
 from gradus.components import component
 from gradus.data.arrays import Bools, Ints, nulls, positions
 from gradus.data.curation.candidates import Candidates
+from gradus.data.curation.helped import EXPLAINED
 from gradus.data.curation.round import Planned, Round, first_rows, own_rows
 from gradus.data.curation.shapes.answers import similarities
 from gradus.data.curation.waves.judged import filled, questions
@@ -94,7 +95,7 @@ def explain(
         ],
         n=n,
         trained_prompt="problem",
-        origin="explained",
+        origin=EXPLAINED,
         reason="every rollout is wrong, and its answer is explained",
         skipped={f"no hint of level {level}": int(missing.sum())},
     )

@@ -10,14 +10,15 @@ ROWS = [
     ("a", False, 0, None, None, None),  # a: never without help, once of two with a hint
     ("a", False, 1, None, None, None),
     ("a", True, 1, None, None, None),
-    ("b", True, 0, None, None, None),  # b: solved without help too; an explanation is help
+    ("b", True, 0, None, None, None),  # b: solved without help too, and with
     ("b", False, 0, None, "own", None),
-    ("b", True, 0, SAID, "explained", None),
+    ("b", True, 0, SAID, "guided", None),
     ("c", False, 0, None, None, None),  # c: no help; a given text and a continued rollout are none
     ("c", True, 0, None, "expert", None),
     ("c", True, 0, None, None, "x"),
     ("d", True, 2, None, None, None),  # d: never asked without help
     ("a", None, 1, None, None, None),  # not judged
+    ("c", True, 0, SAID, "explained", None),  # its prompt stated the answer
 ]
 
 

@@ -20,6 +20,8 @@ ACCURACY = {0b111: 0.5, 0b110: 0.5, 0b101: 0.75, 0b011: 0.25, 0b100: 0.0}
 
 
 def test_points_that_state_the_answer_are_left_out_and_the_first_tier_stands_for_missing_ones() -> None:
+    assert points_of('{"knowledge": "one rule"}', "7", "?") == ["one rule"]
+    assert points_of('{"tiers": "a plan"}', "7", "?") == []
     assert points_of(json.dumps(POINTS), "7", "?") == ["one", "two", "three"]
     assert points_of('{"tiers": [["a", ""], ["b"]]}', "7", "?") == ["a"]
     assert points_of(None, "7", "?") == points_of("{}", "7", "?") == []
@@ -57,6 +59,13 @@ def round_with(probes: list[tuple[int, float | None]], calls: int) -> Round:
         }
     )
     return round_of(rows, calls=calls)
+
+
+def test_of_thirty_dispensable_points_no_more_subsets_are_made_than_are_tried() -> None:
+    full = 2**30 - 1
+    accuracy = {full: 0.5, **{full - 2**k: 0.5 for k in range(30)}}
+    assert next_subsets(accuracy, 30, 0.0, 3) == [full - 0b11, full - 0b101, full - 0b1001]  # two left out, of 2^30
+    assert smallest_enough({**accuracy, full - 0b11: 0.5}, 30, 0.0) == full - 0b11
 
 
 def test_the_wave_tries_subsets_and_the_tracker_keeps_the_smallest_that_is_enough() -> None:

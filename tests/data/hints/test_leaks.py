@@ -206,3 +206,11 @@ def test_what_the_question_states_is_no_leak_and_what_it_leaves_to_compute_is_on
 @settings(max_examples=100)
 def test_any_text_is_read(text: str) -> None:
     assert isinstance(leaks(text, "7", text[::-1]), bool)
+
+
+@pytest.mark.parametrize("chain", ["*".join(["9^64"] * 500), "+".join(f"1/{n}^9" for n in range(2, 900))])
+def test_a_chain_whose_value_has_no_bounds_is_read_in_parts(chain: str) -> None:
+    values = [value for _, value in expressions_in(chain)]
+    assert values
+    assert max(len(str(value)) for value in values) < 10_000  # as a whole more than 30,000
+    assert leaks(f"{chain} and then 30 * 40", "1200", "How many?")
