@@ -133,6 +133,24 @@ def test_every_problem_is_asked_again_behind_examples_that_do_not_state_its_answ
     assert set(found["trained_prompt"]) == {"problem"}
 
 
+def test_a_problem_with_the_same_question_is_no_example() -> None:
+    pool = pa.table({"problem_id": list("ae"), "question": ["a?", "a?"], "answer": list("74"), "solution": ["x", "y"]})
+    rows = pa.table(
+        {
+            "problem_id": ["a"],
+            "group": [0],
+            "origin": pa.nulls(1, pa.string()),
+            "problem.question": ["a?"],
+            "problem.messages": pa.nulls(1),
+            "problem.answer": ["7"],
+            "wave": [0],
+        }
+    )
+    plan = examples(round_of(rows, pool), np.random.default_rng(0))
+    assert plan is not None
+    assert (plan.num_rows, plan.skipped) == (0, {"no worked example that does not state the answer": 1})
+
+
 def test_failed_problems_see_the_most_similar_solved_ones() -> None:
     # a failed. b shares two of three words with it, c none; d shares all three, and says 7, the answer of a.
     rows = pa.table(

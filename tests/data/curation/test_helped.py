@@ -18,6 +18,7 @@ ROWS = [
     ("c", True, 0, None, None, "x"),
     ("d", True, 2, None, None, None),  # d: never asked without help
     ("a", None, 1, None, None, None),  # not judged
+    ("a", True, 0, None, None, "x"),  # continued
     ("c", True, 0, SAID, "explained", None),  # its prompt stated the answer
 ]
 

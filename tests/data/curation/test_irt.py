@@ -93,6 +93,8 @@ def test_hints_given_texts_and_old_rounds_do_not_count() -> None:
     later = round_with({"b": [1.0]}, 4)
     assert kept([bare, later], window=3)["problem_id"] == ["a", "b"]  # a stays as it was
     assert kept([bare, later], window=3)["rounds"] == [[1.0], [4.0]]
+    again = round_with({"a": [1.0]}, 4)
+    assert [kept([bare, again], window=each)["rounds"] for each in (3, 4)] == [[[4.0]], [[1.0, 4.0]]]
     nothing = round_with({"a": [None]}, 2)
     assert kept([bare, nothing]) == kept([bare])
     assert kept([nothing])["problem_id"] == []

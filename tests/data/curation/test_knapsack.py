@@ -63,6 +63,9 @@ def test_a_wave_plans_the_rest_by_the_last_pass_rates() -> None:
     columns = {name: values.to_pylist() for name, values in plan.columns.items()}
     assert (plan.problem_id.to_pylist(), columns["group"], columns["n"]) == (["a", "c"], ["0", "2"], [3, 3])
     assert columns["reason"] == ["3 more at pass rate 0.500"] * 2
+    bounded = knapsack(asked, np.random.default_rng(0), mean=4.0, most=4)
+    assert bounded is not None
+    assert bounded.columns["n"].to_pylist() == [2, 2, 2]  # b takes what a and c may not
     nothing = knapsack(asked, np.random.default_rng(0), mean=1.0)
     assert nothing is not None
     assert nothing.num_rows == 0

@@ -61,6 +61,10 @@ def round_with(probes: list[tuple[int, float | None]], calls: int) -> Round:
     return round_of(rows, calls=calls)
 
 
+def test_a_subset_without_a_point_that_is_needed_is_not_kept_however_good() -> None:
+    assert smallest_enough({**ACCURACY, 0b010: 0.75}, 3, 0.0) == smallest_enough(ACCURACY, 3, 0.0) == 0b101
+
+
 def test_of_thirty_dispensable_points_no_more_subsets_are_made_than_are_tried() -> None:
     full = 2**30 - 1
     accuracy = {full: 0.5, **{full - 2**k: 0.5 for k in range(30)}}

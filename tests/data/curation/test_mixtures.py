@@ -20,20 +20,20 @@ def texts(*values: str | None) -> Any:
 
 
 def test_a_domains_reward_moves_towards_the_mean_of_the_round() -> None:
-    # sums: 0.5 -> 0.75 * 0.5 + 0.25 * (1 + 0) / 2; signs is new; words is not sampled, what has no domain no arm.
+    # sums: 0.5 -> 0.75 * 0.5 + 0.25 * (1 + 0.5) / 2; signs is new; words is not sampled, what has no domain no arm.
     rows = pa.table(
         {
             "problem_id": list("abcdef"),
             "group": [0, 1, 2, 3, 4, 5],
             "problem.domain": ["sums", "sums", "signs", None, "signs", "sums"],
-            "reward": [1.0, 0.0, 0.25, 1.0, None, 1.0],
+            "reward": [1.0, 0.5, 0.25, 1.0, None, 1.0],
             "origin": [None, None, "own", None, None, "expert"],
         }
     )
     before = Tracked(pa.table({"problem.domain": ["sums", "words"], "reward": [0.5, 0.9]}), keys=("problem.domain",))
     found = dads(before, round_of(rows), keep=0.75)
     assert found["problem.domain"].tolist() == ["signs", "sums"]
-    assert found["reward"].tolist() == [0.25, 0.75 * 0.5 + 0.25 * 0.5]
+    assert found["reward"].tolist() == [0.25, 0.75 * 0.5 + 0.25 * 0.75]
 
 
 def pool(*domains: str | None, **columns: Any) -> Rows:

@@ -123,3 +123,5 @@ def test_of_a_value_every_problem_is_drawn_equally_often() -> None:
     assert all(4 in draw for draw in draws)
     shares = [sum(row in draw for draw in draws) / 4000 for row in range(4)]
     assert shares == pytest.approx([0.25] * 4, abs=0.028)  # four standard errors
+    odd = [stratified(table, 1, generator).index[0] == 4 for _ in range(4000)]
+    assert np.mean(odd) == pytest.approx(0.5, abs=0.032)

@@ -81,6 +81,7 @@ def test_right_rollouts_behind_examples_stay_with_a_bonus() -> None:
     )
     found = icpo(BatchRows(rows), bonus=0.25)
     assert found["taken"].tolist() == [True, True, True, True, False]
+    assert found["reason"] == "it is wrong although it was shown examples"
     assert found["reward"].tolist() == [0.0, 0.0, 1.0, 1.25, 0.0]
     assert np.nanmean(found["kept_frac"]) == 0.5
     assert icpo(BatchRows(rows))["reward"].tolist() == [0.0, 0.0, 1.0, 1.0, 0.0]  # annealed
