@@ -1,6 +1,6 @@
 """Rounds whose sampler and trainer take turns on one GPU: seconds by part, and the most memory in use.
 
-    python benchmarks/gpu_round.py [--sizes 0.5b,1.5b] [--rounds 3] [--ranks 1]
+    python benchmarks/gpu_round.py [--sizes 0.5b,1.5b] [--rounds 3] [--ranks 1] [--places device,host,disk]
     python benchmarks/gpu_round.py --sizes tiny --device cpu --engine transformers --draw 2 --tokens 16
 
 Trainings by the real program, with the recipe for GSM8K on one GPU: Qwen2.5 policies of random bfloat16 weights, vLLM
@@ -142,6 +142,7 @@ def main() -> None:
     parser.add_argument("--engine", default="vllm")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument("--places", default=",".join(PLACES))
     parser.add_argument("--draw", type=int, default=16)
     parser.add_argument("--tokens", type=int, default=512)
     given = parser.parse_args()
@@ -151,7 +152,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             laid_out(Path(folder), size)
             for method in METHODS:
-                for place in PLACES:
+                for place in given.places.split(","):
                     print(row(Path(folder), size, method, place, given), flush=True)
 
 

@@ -118,8 +118,8 @@ def _gradient_to(master: Parameter) -> Callable[[Tensor], None]:
 
     def move(parameter: Tensor) -> None:
         if parameter.grad is not None:
-            found = parameter.grad.to(torch.float32)
-            master.grad = found if master.grad is None else master.grad.add_(found)
+            found = master.grad
+            master.grad = parameter.grad.to(torch.float32) if found is None else found.add_(parameter.grad)
             parameter.grad = None
 
     return move

@@ -26,6 +26,9 @@ from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.learning_rows import learning_rows, mismatch
 from gradus.models.training.lora import add_lora
+from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.logprobs import Asked, _compiled, _of_logits, token_logprobs
+from gradus.models.training.packed.packing import pack_of
 from gradus.models.training.settings import FinetuneConfig, LoraConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.warmstart import Example, finetune
@@ -33,6 +36,9 @@ from gradus.models.weight_check import verify_weights
 from tests.models.elsewhere import elsewhere
 from tests.models.training.saved import CURSOR, OPTIMIZER, RNG, restore_bytes, state_bytes, weights_bytes
 from tests.models.training.trial import Trial, all_logprobs, optimised
+
+# torch.compile imports a module of PyTorch that uses what PyTorch has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")
 
 SETTINGS = Trial(
     lr=1e-3, epochs=2, minibatch_groups=1, micro_tokens=12, kl_coef=0.1, entropy_coef=0.01, correction=token_truncated
@@ -137,6 +143,26 @@ def test_an_update_there_is_the_update_here(there: torch.device) -> None:
     ours, expected = state_bytes(moved), state_bytes(train_state)
     hold(ours[OPTIMIZER], expected[OPTIMIZER])
     assert (ours[RNG], ours[CURSOR]) == (expected[RNG], expected[CURSOR])
+
+
+def test_what_is_asked_of_the_vocabulary_there_is_what_it_is_here(there: torch.device) -> None:
+    """On a GPU the pass over the vocabulary is compiled."""
+    candidates = torch.tensor([[3, 4]] * 11)
+    asked = Asked(True, candidates, top_k=3, top_below=9, logsumexp=True, mean_logp=True, at_1=True)
+    found: list[list[torch.Tensor]] = []
+    for model in (policy().model, policy(there=there).model):
+        rows = rollouts()
+        pack = pack_of(torch.arange(4), rows["prompt.number"], rows["prompt"], rows["completion"])
+        values = token_logprobs(model, pack, rows["temperature"], form_of(model), asked)
+        loss = sum(
+            (each * torch.arange(11.0).view(11, *[1] * (each.dim() - 1))).sum() for each in values if each.requires_grad
+        )
+        loss.backward()
+        found.append([*values, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)])
+    assert len(found[0]) > 12
+    for ours, expected in zip(found[1], found[0], strict=True):
+        torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)
+    assert (_compiled(there.type) is _of_logits) == (there.type != "cuda")
 
 
 def test_an_update_of_an_adapter_there_is_the_one_here(there: torch.device) -> None:

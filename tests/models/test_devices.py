@@ -28,7 +28,7 @@ def test_the_numbers_of_another_device_are_those_of_the_cpu(device: str) -> None
         check=False,
     )
     assert ran.returncode == 0, ran.stdout
-    assert "10 passed" in ran.stdout
+    assert "11 passed" in ran.stdout
 
 
 def test_what_a_setting_means(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from transformers import (
 import gradus.models.training.packed.logprobs
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import Asked, token_logprobs
+from gradus.models.training.packed.logprobs import Asked, _compiled, _of_logits, token_logprobs
 from gradus.models.training.packed.packing import Pack, pack_of
 
 PROMPTS = [[3, 4, 5], [6], [7, 8, 9, 10, 11]]
@@ -102,6 +102,14 @@ def test_only_completion_positions_reach_the_vocabulary_and_chunks_change_nothin
     assert max(positions) == 3
     assert torch.allclose(whole, chunked, atol=1e-6)
     assert float(whole.abs().max()) > 1e-3
+
+
+def test_a_pass_over_the_vocabulary_that_cannot_be_compiled_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise torch._dynamo.exc.Unsupported("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", failing)
+    assert _compiled.__wrapped__("cuda") is _compiled("cpu") is _of_logits
 
 
 def test_the_entropy_carries_a_gradient_only_where_asked() -> None:
