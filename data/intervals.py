@@ -7,9 +7,11 @@ in some cells.
 """
 
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
 
 import numpy as np
-from scipy import special
 
 from gradus.data.arrays import Floats, Ints
 from gradus.data.records import Figure
@@ -109,7 +111,7 @@ class Mean:
         """The chance that an estimate is further above its true mean than this."""
         if self.error == 0:
             return 0.0 if distance > 0 else 1.0
-        return float(special.stdtr(self.freedom, -distance / self.error))
+        return float(_special().stdtr(self.freedom, -distance / self.error))
 
 
 def mean_of(values: Floats, *, span: float = 1.0) -> Mean:
@@ -124,7 +126,7 @@ def standard_error(found: Crossed, span: float = 1.0) -> float:
     If no problem of P differs from the rest, up to z^2 / (P + z^2) of all problems still may (Wilson's bound), by the
     span each. Without this floor, a handful of problems that happen to agree would prove equality.
     """
-    z2 = float(special.ndtri((1 + CONFIDENCE) / 2)) ** 2
+    z2 = float(_special().ndtri((1 + CONFIDENCE) / 2)) ** 2
     least = span * z2 / (found.problems + z2) / _quantile(float(found.freedom), (1 + CONFIDENCE) / 2)
     return max(float(np.sqrt(found.variance)), least)
 
@@ -148,7 +150,7 @@ def share_interval(values: Floats, confidence: float = CONFIDENCE) -> Figure:
 
 def detectable(error: float, freedom: float, level: float = LEVEL) -> float:
     """Return the true mean that a two-sided test at a level detects with the chance POWER (non-central t)."""
-    return error * float(special.nctdtrinc(freedom, 1 - POWER, _quantile(freedom, 1 - level / 2)))
+    return error * float(_special().nctdtrinc(freedom, 1 - POWER, _quantile(freedom, 1 - level / 2)))
 
 
 def by_cluster(values: Floats, cluster: Ints) -> Floats:
@@ -174,5 +176,11 @@ def holm(p_values: Floats) -> Floats:
 def _quantile(freedom: float, probability: float) -> float:
     """The quantile of Student's distribution; the normal one if the degrees of freedom are infinite."""
     if np.isinf(freedom):
-        return float(special.ndtri(probability))
-    return float(special.stdtrit(freedom, probability))
+        return float(_special().ndtri(probability))
+    return float(_special().stdtrit(freedom, probability))
+
+
+@cache
+def _special() -> Any:
+    """Return scipy.special, which a program without intervals need not import (0.3 s)."""
+    return import_module("scipy.special")

@@ -30,6 +30,7 @@ from gradus.flows.library.calling import as_program
 from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
 from gradus.tasks.config.settings import Home, check_room
 from gradus.tasks.formats import terminal_safe
+from gradus.tasks.host.imports import arrow_without_pandas
 from gradus.tasks.host.interrupt import SENTENCES, interrupted_by, remember_interrupts, stop_at_once
 from gradus.tasks.preflight.access import prefect_answer
 from gradus.tasks.stages.registry import installed
@@ -155,6 +156,7 @@ def _run(words: Sequence[str]) -> None:
         refuse_credentials(words)
         if COMPLETING not in os.environ and words != ["--version"] and "--help" not in words:
             prepare(Home.from_environment())
+            arrow_without_pandas()
         with as_program():
             app(list(words), prog_name="gradus")  # says what is wrong with the usage by itself and exits 2
     except (GradusError, OSError) as error:

@@ -27,7 +27,7 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
             if sys.modules.get(name, end) is None:
                 del sys.modules[name]
                 if name == "pandas":
-                    _arrow_without_pandas()
+                    arrow_without_pandas()
         gc.freeze()  # no collection looks at what libraries made while they were imported, not even the last one
         if _REPORT_LEAKS & sys.modules.keys():
             atexit.register(gc.unfreeze)
@@ -55,7 +55,7 @@ class _NotFound(MetaPathFinder):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
-def _arrow_without_pandas() -> None:
+def arrow_without_pandas() -> None:
     """Have pyarrow look for pandas in vain: it would import it, half a second long, at its first array.
 
     What needs pandas (`to_pandas`, a Series as a column) imports it all the same.
