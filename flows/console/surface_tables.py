@@ -14,10 +14,8 @@ def render_surface(found: Picture) -> None:
     """A line for each group of problems of like difficulty, then what is out of reach, and what hints add."""
     other, shares = found["against"], list(found["unreached"])[1:]
     line(f"policy {_name(found['policy'])}")
-    line(
-        f"{found['problems']:,} problems; the model is of {found['rollouts']:,} judged rollouts by "
-        f"{found['policies']:,} policies"
-    )
+    policies = "1 policy" if found["policies"] == 1 else f"{found['policies']:,} policies"
+    line(f"{found['problems']:,} problems; the model is of {found['rollouts']:,} judged rollouts by {policies}")
     rates = "".join(f"{_percent(share):>7}" for share in shares)
     line(f"problems  difficulty  P(solve){'':{BAR + 2}}  pass@64{rates}{'' if other is None else '  against'}")
     fallen = False
