@@ -86,10 +86,10 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
 
 def _restore(task: Job, store: Store, beat: Beat) -> None:
     """Put back the pruned weights of the inputs: this repeats updates, and no rollouts, of rounds that a run shares."""
-    from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch, which few stages need
-
     refs = {Ref.parse(text) for texts in task.inputs.values() for text in texts}
     for ref in sorted((each for each in refs if store.pruned(each)), key=str):
+        from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch: seconds
+
         restore_checkpoint(store, ref, beat)
 
 
