@@ -3,6 +3,7 @@
 from typing import Annotated
 
 import numpy as np
+import pyarrow as pa
 from annotated_types import Ge, Le
 
 from gradus.components import component
@@ -24,40 +25,55 @@ def escalate(
     """Sample the groups whose every rollout failed again, with the hint of the next level (GHPO).
 
     GHPO (arXiv 2507.10628) shows a longer prefix of the solution while a group stays all wrong. One level a call, so
-    that `times` is the number of levels. A group with a rollout that was not judged is left alone, and one whose next
-    hint is missing, reveals the answer, or was already shown.
+    that `times` is the number of levels; a group that had a hint from the start (`curate.hint_level`) goes on behind
+    its level. A group with a rollout that was not judged is left alone, and one whose next hint is missing, reveals the
+    answer, or was already shown.
 
     Args:
         levels: Hint levels in their order.
     """
     if round.calls >= len(levels):
         return None
-    level, rows, newest = levels[round.calls], round.rows, round.newest
+    rows, newest = round.rows, round.newest
     by, correct = rows.by("group"), rows["correct"]
     wrong = newest & (by.sum(np.where(correct == 1, 1.0, 0.0)) == 0)
     unjudged = by.sum(np.isnan(correct).astype(float)) > 0
     undecided, failed = first_rows(rows, wrong & unjudged), first_rows(rows, wrong & ~unjudged)
-    texts, withheld = round.hint(failed, level)
-    missing = nulls(texts)
-    seen = bools(pc.equal(texts, rows.arrow("hint_text").take(failed)))
+    following = np.array([_following(levels, int(shown)) for shown in np.nan_to_num(rows["hint_level"][failed])], int)
+    failed, following = failed[following > 0], following[following > 0]
+    texts, withheld, lacking = np.full(len(failed), None, dtype=object), np.zeros(len(failed), dtype=np.bool_), {}
+    for level in sorted({levels[round.calls], *following.tolist()}):
+        of_level = following == level
+        found, withheld[of_level] = round.hint(failed[of_level], level)
+        texts[of_level] = found.to_pylist()
+        lacking[f"no hint of level {level}"] = int((nulls(found) & ~withheld[of_level]).sum())
+    hints = pa.array(texts, pa.string())
+    missing, seen = nulls(hints), bools(pc.equal(hints, rows.arrow("hint_text").take(failed)))
     again = ~missing & ~seen
     shown = rows["hint_level"][failed[again]]
     size = by.sum(np.ones(rows.num_rows))[failed[again]].astype(int)
     return round.plan(
         like=failed[again],
-        hint_level=level,
-        hint_text=texts.filter(again),
+        hint_level=following[again],
+        hint_text=hints.filter(pa.array(again)),
         reason=[
             f"all {n} wrong at hint level {int(before)}, shown hint level {level}"
-            for n, before in zip(size, shown, strict=True)
+            for n, before, level in zip(size, shown, following[again], strict=True)
         ],
         skipped={
             "not every rollout was judged": len(undecided),
-            f"no hint of level {level}": int((missing & ~withheld).sum()),
+            **lacking,
             "the hint states the answer": int(withheld.sum()),
             "the hint was already shown": int(seen.sum()),
         },
     )
+
+
+def _following(levels: tuple[int, ...], shown: int) -> int:
+    """Return the level behind the one that was shown, 0 if none is left."""
+    if shown in levels:
+        return next(iter(levels[levels.index(shown) + 1 :]), 0)
+    return next((level for level in levels if level > shown), 0) if shown else levels[0]
 
 
 @component(
