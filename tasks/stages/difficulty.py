@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import floats, ints, nulls
 from gradus.data.curation.difficulty import Measurement, add, measure
-from gradus.data.curation.helped import effect_of_help
+from gradus.data.curation.helped import effect_of_help, has_help
 from gradus.data.errors import GateError
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.runs.records import Coverage, Metrics, Sample
@@ -41,11 +41,7 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     """
     ctx.beat(0.0, "counting judged rollouts")
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
-    rollouts = (
-        ctx.table("rollouts", ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"])
-        if ctx.inputs.get("rollouts")
-        else None
-    )
+    rollouts = _rollouts(ctx) if ctx.inputs.get("rollouts") else None
     previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
     measured = measure(scores, rollouts)
     helped = measured.num_hinted == scores.num_rows and (~nulls(scores.column("reward"))).any()
@@ -64,6 +60,13 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
         summary=summary,
         samples=_samples(table),
     )
+
+
+def _rollouts(ctx: StageContext) -> pa.Table:
+    """Return what is read of rollouts; the tokens of their prompts only where help added some."""
+    columns = ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"]
+    found = ctx.table("rollouts", columns)
+    return ctx.table("rollouts", [*columns, "prompt_tokens"]) if has_help(found) else found
 
 
 def _summary(measured: Measurement, num_problems: int, num_scores: int) -> _Counts:

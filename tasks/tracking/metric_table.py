@@ -180,6 +180,7 @@ METRICS: Sequence[Metric] = (
     Metric("data/reward_variance_mean", "reward²", "difficulty", "Mean variance of their rewards, by problem."),
     Metric("data/fresh_frac", "share", "difficulty", "Problems measured in this round.", _TRAIN),
     Metric("data/rescued_problems", "problems", "difficulty", "Problems solved with help and never without."),
+    Metric("data/help_tokens", "tokens", "difficulty", "Prompt tokens that help added, of problems asked both ways."),
     Metric("data/helped_accuracy", "share", "difficulty", "Right rollouts with help, of problems asked both ways."),
     Metric("data/unhelped_accuracy", "share", "difficulty", "Right rollouts without help, of the same problems."),
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),

@@ -241,6 +241,38 @@ def hint_use(rows: RunRows) -> Figure | None:
     return Figure("hints", "Hints and what they rescued", note, "bars", _frame(cells)) if hinted else None
 
 
+_HELP = """
+with help_by_round as (
+    select round, sum(accuracy * rollouts) filter (helped) / sum(rollouts) filter (helped) as helped,
+        sum(bare_accuracy * rollouts) / sum(rollouts) filter (bare_accuracy is not null) as bare,
+        max(once_rescued_accuracy) as since, sum(tokens_of_help) as tokens
+    from help group by round
+)
+select * from (
+    select 'with help' as name, round, helped as value from help_by_round union all
+    select 'without help, the same problems', round, bare from help_by_round union all
+    select 'without help, once rescued', round, since from help_by_round union all
+    select 'tokens', round, tokens from help_by_round
+) where value is not null order by round
+"""
+
+
+def help_curves(rows: RunRows) -> list[Figure]:
+    """Return what help costs and brings by round, and what is left without it; nothing of a run without help."""
+    frame = _frame((name, at, value, None, None) for name, at, value in rows.ask(_HELP))
+    if "with help" not in frame:
+        return []
+    names = ("with help", "without help, the same problems", "without help, once rescued")
+    found = {name: frame[name] for name in names if name in frame}
+    note = "right rollouts, on problems that were helped; once rescued: solved with help alone in an earlier round"
+    shares = Figure("help", "Accuracy with help and without", note, "lines", found, "share")
+    if "tokens" not in frame:
+        return [shares]
+    note = "prompt tokens that help added to rollouts of problems asked both ways"
+    spent = {"all help": frame["tokens"]}
+    return [shares, Figure("help-tokens", "Tokens of help", note, "lines", spent, "tokens")]
+
+
 def costs(rows: RunRows) -> Figure:
     """Return attempts, seconds and sampled tokens by stage and purpose, the most expensive first."""
     found = rows.ask(
