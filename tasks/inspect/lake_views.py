@@ -285,10 +285,12 @@ def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRe
     first = rescues.aggregate("run, problem_id, min(round) as first", "run, problem_id").set_alias("rescues")
     same_problem = "cells.run = rescues.run and cells.problem_id = rescues.problem_id"
     every = both.set_alias("cells").join(first, same_problem, how="left").project("cells.*, first")
+    paired = "filter (helped and bare_n is not null)"
     since = "filter (not helped and first < round)"
     return every.aggregate(
         f"""
         run, round, helped, hint_level, count(*) as problems, sum(n)::bigint as rollouts, sum(k) / sum(n) as accuracy,
+        sum(n) {paired}::bigint as paired_rollouts, sum(k) {paired} / sum(n) {paired} as paired_accuracy,
         sum(bare_k) filter (helped) / sum(bare_n) filter (helped) as bare_accuracy,
         count(*) filter (helped and k > 0 and bare_k = 0) as rescued,
         sum(prompt - n * bare_prompt) filter (helped)::bigint as tokens_of_help, sum(completion)::bigint as tokens,

@@ -32,9 +32,9 @@ def escalate(
     """Sample the groups whose every rollout failed again, with the hint of the next level (GHPO).
 
     GHPO (arXiv 2507.10628) shows a longer prefix of the solution while a group stays all wrong. One level a call, so
-    that `times` is the number of levels; a group that had a hint from the start (`curate.hint_level`) goes on behind
-    its level. A group with a rollout that was not judged is left alone, and one whose next hint is missing, reveals the
-    answer, or was already shown.
+    that `times` is the number of levels; a group that had a hint from the start (`curate.hint_level`) has the level
+    after it next. A group with a rollout that was not judged is left alone, and one whose next hint is missing,
+    reveals the answer, or was already shown.
 
     Args:
         levels: Hint levels in their order.

@@ -244,13 +244,15 @@ def hint_use(rows: RunRows) -> Figure | None:
 _HELP = """
 with help_by_round as (
     select round, sum(accuracy * rollouts) filter (helped) / sum(rollouts) filter (helped) as helped,
-        sum(bare_accuracy * rollouts) / sum(rollouts) filter (bare_accuracy is not null) as bare,
+        sum(paired_accuracy * paired_rollouts) / sum(paired_rollouts) as paired,
+        sum(bare_accuracy * paired_rollouts) / sum(paired_rollouts) as bare,
         max(once_rescued_accuracy) as since, sum(tokens_of_help) as tokens
     from help group by round
 )
 select * from (
     select 'with help' as name, round, helped as value from help_by_round union all
-    select 'without help, the same problems', round, bare from help_by_round union all
+    select 'with help, asked both ways', round, paired from help_by_round union all
+    select 'without help, asked both ways', round, bare from help_by_round union all
     select 'without help, once rescued', round, since from help_by_round union all
     select 'tokens', round, tokens from help_by_round
 ) where value is not null order by round
@@ -262,9 +264,11 @@ def help_curves(rows: RunRows) -> list[Figure]:
     frame = _frame((name, at, value, None, None) for name, at, value in rows.ask(_HELP))
     if "with help" not in frame:
         return []
-    names = ("with help", "without help, the same problems", "without help, once rescued")
-    found = {name: frame[name] for name in names if name in frame}
-    note = "right rollouts, on problems that were helped; once rescued: solved with help alone in an earlier round"
+    names = ["with help", "with help, asked both ways", "without help, asked both ways", "without help, once rescued"]
+    names = [name for name in names if name in frame and (name != names[1] or frame[name] != frame["with help"])]
+    found = {name: frame[name] for name in names}
+    note = "right rollouts; asked both ways: problems that the round has with help and without; once rescued: solved "
+    note += "with help alone in an earlier round"
     shares = Figure("help", "Accuracy with help and without", note, "lines", found, "share")
     if "tokens" not in frame:
         return [shares]

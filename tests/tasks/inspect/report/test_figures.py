@@ -100,7 +100,7 @@ def test_help_costs_tokens_and_what_it_rescued_is_looked_at_without_it(rows: Any
     accuracy, tokens = help_curves(rows)
     assert {name: [row[:2] for row in points(accuracy, name)] for name in accuracy.frame} == {
         "with help": [(1, 0.25)],
-        "without help, the same problems": [(1, 0.0)],
+        "without help, asked both ways": [(1, 0.0)],
         "without help, once rescued": [(2, 0.5)],  # b
     }
     assert [row[:2] for row in points(tokens, "all help")] == [(1, 4 * 2.0)]
