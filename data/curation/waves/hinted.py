@@ -22,7 +22,7 @@ _WRITE = (
 _SHOW = "{question}\n\nA hint:\n{hint}"
 
 
-@component("wave", paper="arXiv 2507.10628", needs=("group", "correct", "hint_level", "hint_text", "hint"))
+@component("wave", paper="arXiv 2507.10628", version=2, needs=("group", "correct", "hint_level", "hint_text", "hint"))
 def escalate(
     round: Round,
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
