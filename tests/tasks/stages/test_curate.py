@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from gradus.components.chosen import FilterConfig, SamplerConfig
-from gradus.data.errors import BadInputError, GateError
+from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.preflight.checks import check_curate
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
 from gradus.tasks.stages.warm import Warm
@@ -301,3 +302,10 @@ def test_a_level_that_no_problem_has_a_hint_of_is_a_failure(tmp_path: Path) -> N
     said = r"curate.hint_level = 2, and none of 6 planned problems has the hint \(no hint of level 2: 6\)"
     with pytest.raises(GateError, match=said):
         curate(tmp_path, CurateConfig(hint_level=2), hints=hints(("a", 1, "x", False)))
+
+
+def test_hints_and_their_level_are_given_together() -> None:
+    for config, inputs in ((CurateConfig(hint_level=1), {}), (CurateConfig(), {"hints": ["h.jsonl"]})):
+        with pytest.raises(UsageError, match="--hints goes with --hint-level N, from 1 on"):
+            check_curate(config, inputs)
+    check_curate(CurateConfig(hint_level=1), {"hints": ["h.jsonl"]})
