@@ -185,7 +185,7 @@ METRICS: Sequence[Metric] = (
     Metric("data/unhelped_accuracy", "share", "difficulty", "Right rollouts without help, of the same problems."),
     Metric("data/kept_frac", "share", "curate", "Problems that the filters kept.", _TRAIN),
     Metric("data/planned_frac", "share", "curate", "Problems that are planned: kept, in the top and drawn."),
-    Metric("data/planned_hinted_frac", "share", "curate", "Problems planned with a hint from the start.", _TRAIN),
+    Metric("data/planned_hinted_frac", "share", "curate", "Problems planned with a hint from the start."),
     Metric("data/planned_pass_rate_mean", "share", "curate", "Mean pass rate of the problems drawn."),
     Metric("data/hint_level_mean", "level", "rollout", "Mean hint level of the rollouts.", _TRAIN, _QUIET),
     Metric("data/wave_rollouts", "rollouts", "wave", "Rollouts that a wave asks for."),
