@@ -22,9 +22,17 @@ _PROBLEM = "problem"
 
 
 def plan_rows(
-    problem_ids: Column, *, reasons: Column, round_index: int, n: int, temperature: float, max_tokens: int, seed: int
+    problem_ids: Column,
+    *,
+    reasons: Column,
+    round_index: int,
+    n: int,
+    temperature: float,
+    max_tokens: int,
+    seed: int,
+    hints: pa.Table | None = None,
 ) -> pa.Table:
-    """Return the plan of wave 0: one row per problem id (N,), without hints."""
+    """Return the plan of wave 0: one row per problem id (N,), with the `hints` of each (see `hinted`) or none."""
     ids = one_array(problem_ids)
     table = pa.table(
         {
@@ -36,6 +44,9 @@ def plan_rows(
             "reason": one_array(reasons),
         }
     )
+    for name, column in () if hints is None else zip(hints.column_names, hints.columns, strict=True):
+        place, values = table.schema.get_field_index(name), one_array(column)
+        table = table.append_column(name, values) if place < 0 else table.set_column(place, name, values)
     names, seeds = _named(table, Counter(), round_index, seed)
     return cast_to_schema(table.append_column("group_id", names).append_column("seed", seeds), PLAN)
 
@@ -130,6 +141,27 @@ def hints_of_level(hints: pa.Table, level: int, problem_ids: Column, revealing: 
     texts = take_or_null(safe.column("text"), positions(problem_ids, safe.column("problem_id")))
     withheld = positions(problem_ids, unsafe.column("problem_id")) >= 0
     return texts, withheld & np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
+
+
+def hinted(hints: pa.Table, level: int, problem_ids: Column, chosen: Bools) -> tuple[pa.Table, dict[str, int]]:
+    """Return hint_level, hint_text and shown of problems (N,), and the number without the hint by reason.
+
+    Only those that are `chosen` (N,) are shown the hint of the level; hints that state the answer are not shown.
+    """
+    texts, withheld = hints_of_level(hints, level, problem_ids)
+    missing = nulls(texts)
+    there = pa.array(chosen & ~missing)
+    levels = pc.if_else(there, pa.scalar(level, pa.int32()), pa.scalar(0, pa.int32()))
+    texts = pc.if_else(there, texts, pa.scalar(None, pa.string()))
+    columns = {"hint_level": levels, "hint_text": texts}
+    if "shown" in hints.column_names:
+        known = hints.select(["problem_id", "level", "shown"])
+        columns["shown"] = shown_above([known], problem_ids, levels, texts)
+    reasons = {
+        f"no hint of level {level}": int((chosen & missing & ~withheld).sum()),
+        "the hint states the answer": int((chosen & withheld).sum()),
+    }
+    return pa.table(columns), {reason: num for reason, num in reasons.items() if num}
 
 
 def shown_above(known: Sequence[pa.Table], problem_ids: Column, levels: Column, texts: Column) -> pa.Array:

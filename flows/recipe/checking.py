@@ -76,8 +76,9 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
 def _check_begin(recipe: Recipe) -> None:
     """Raise UsageError for tables of an earlier run that no stage of the training would read."""
     begin, waves = recipe.begin, [wave for each in settled(recipe) for wave in each.all_waves]
+    hinted = recipe.reads_hints or any(each.reads_hints for each in settled(recipe))
     for given, read, what, hint in (
-        (begin.hints, any(wave.reads_hints for wave in waves), "hints: no wave of the recipe reads hints", _A_WAVE),
+        (begin.hints, hinted, "hints: no wave of the recipe reads hints", _A_WAVE),
         (begin.rollouts, any(wave.reads_stored for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),
         (begin.rollouts, begin.scores, "rollouts: they need begin.scores", "give their scores too"),
         (begin.scores, begin.rollouts, "scores: they need begin.rollouts", "give their rollouts too"),
@@ -104,10 +105,16 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
             _check_stage(recipe, stage, stage_config(recipe, stage.name, index, base))
     _check_trackers(recipe, lake)
     _check_measures(recipe)
-    for index in _changed(recipe, "hint") if any(wave.reads_hints for wave in recipe.all_waves) else ():
+    for index in _changed(recipe, "hint") if recipe.reads_hints else ():
         _check_stage(recipe, HINT, hint_config(recipe, index))
     for index in _changed(recipe, "curate"):
-        _check_stage(recipe, CURATE, curate_config(recipe, index))
+        curate = curate_config(recipe, index)
+        _check_stage(recipe, CURATE, curate)
+        if curate.hint_level > (most := len(hint_config(recipe, index).fractions)) and not recipe.begin.hints:
+            raise UsageError(
+                f"curate.hint_level = {curate.hint_level}, and hint.fractions has {most} levels",
+                hint="lower it, or add fractions",
+            )
     names = [wave.short for wave in recipe.all_waves]
     for index, wave in product(_changed(recipe, "curate", "update", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
@@ -218,6 +225,7 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
         "policy": recipe.policy,
         "reference": recipe.policy,
         "teacher": recipe.teacher,
+        "hints": recipe.begin.hints or recipe.problems,
     }
     given = {role: [text] for role, text in named.items() if text and stage.used(settings, role)}
     check_stage(stage, settings, given)

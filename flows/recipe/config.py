@@ -184,6 +184,14 @@ class Recipe(Config):
         return (*first, *self.waves, *last)
 
     @property
+    def reads_hints(self) -> bool:
+        """Return whether a wave asks for hints, or problems are shown some from the start in any round."""
+        changes = (*(o.changes for o in self.overrides if o.stage == "curate"), *(g.changes for g in self.guards))
+        later = any(each.get(key) for each in changes for key in ("hint_level", "curate.hint_level"))
+        static = self.curate.hint_level > 0 or "curate.hint_level" in self.schedules
+        return static or later or any(wave.reads_hints for wave in self.all_waves)
+
+    @property
     def all_measures(self) -> tuple[MeasureConfig, ...]:
         """The measures of the training and of its suites."""
         return (*self.measures, *(measure for suite in self.evaluate.suites for measure in suite.measures))

@@ -1,5 +1,7 @@
 """Declarations and settings of the stages curate, hint and difficulty."""
 
+from functools import partial
+from operator import eq
 from typing import Annotated
 
 from pydantic import BeforeValidator, Field
@@ -49,6 +51,11 @@ class CurateConfig(Config):
     """Problems to draw; 0 takes all that are left."""
     sample: SampleConfig = Field(default_factory=SampleConfig)
     """Sampling of each planned problem."""
+    hint_level: int = Field(default=0, ge=0, le=MAX_LEVEL, exclude_if=empty)
+    """Level of the hint that planned problems are shown from the start; 0 for none. A problem without such a hint is
+    sampled without it."""
+    hinted_frac: float = Field(default=1.0, ge=0.0, le=1.0, exclude_if=partial(eq, 1.0))
+    """Share of the planned problems that are shown the hint of `hint_level`, drawn at random."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """Prompt of a problem, as the filter prompt_tokens counts it; in a recipe that of the rollouts."""
     tracked: dict[str, tuple[str, ...]] = Field(default_factory=dict, exclude_if=empty)
@@ -58,6 +65,11 @@ class CurateConfig(Config):
     def counts_tokens(self) -> bool:
         """Return whether a component reads how many tokens of a policy the prompts have."""
         return any("prompt_tokens" in (chosen.needs or ()) for chosen in chosen_in(self))
+
+    @property
+    def shows_hints(self) -> bool:
+        """Return whether planned problems are shown hints."""
+        return self.hint_level > 0
 
 
 class HintConfig(Config):
@@ -92,11 +104,13 @@ CURATE = Stage(
     takes=(
         PROBLEMS,
         Role("difficulty", "difficulty: a file or an artifact", default=None),
+        Role("hints", "hints: a file or an artifact, shown at --hint-level", default=None, used="shows_hints"),
         Short("filters", "NAME[:k=v,...]; repeatable", "--filter", list[str], read="filters"),
         Short("rank", "NAME[:k=v,...], such as historical_std or variance", default="", read="component"),
         Short("top", "keep the first N after ranking", type=int, default=0, least=0),
         Short("sampler", "NAME[:k=v,...]: all, uniform or variance", default="all", read="component"),
         Short("draw", "problems to draw; 0 takes all", type=int, default=0, least=0),
+        Short("hint_level", "level of the hints that are shown; 0 for none", type=int, default=0, least=0),
         counting("counts_tokens"),
     ),
     check="gradus.tasks.preflight.checks:check_curate",

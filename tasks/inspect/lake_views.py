@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 
+from gradus.data.curation.helped import EXPLAINED
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, View
-from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, ROWS_FILE, TABLES, UPDATES, misfit
+from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, OWN, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.lineage import USED, Lineage
 
@@ -119,8 +120,8 @@ def _updates(store: Store, lake: Lineage) -> ds.Dataset:
     return _Frugal.of(_updates_schema(), shards)
 
 
-def samples(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], View]:
-    """The view `samples`, and the relations that it alone reads."""
+def views(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]]:
+    """The views `samples` and `help`, and the relations that they alone read."""
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
@@ -130,7 +131,9 @@ def samples(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation],
         return Relation(_known(name), read)
 
     hidden = {f"_{name}": relation(name) for name in ("rollouts", "scores", "problems")}
-    return {**hidden, "_used": Relation(USED, lake.used)}, View(("_used", *hidden), _samples)
+    needs = ("_used", *hidden)
+    found = {"samples": View(needs, _samples), "help": View(needs, _help)}
+    return {**hidden, "_used": Relation(USED, lake.used)}, found
 
 
 def _known(name: str) -> pa.Schema:
@@ -244,6 +247,56 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         .join(relations["_scores"], f"_scores.artifact = _used.scores and {same_rollout}", how="left")
         .join(problems, f"_problems.artifact = _used.problems and {same_problem}", how="left")
         .project(columns)
+    )
+
+
+def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:
+    """By run, round and level of help: rollouts of trainings that were judged, as `effect_of_help` counts them."""
+    helped = "(coalesce(_rollouts.hint_level, 0) > 0 or _rollouts.messages is not null)"
+    asked = (
+        relations["_used"]
+        .join(relations["_rollouts"], "_rollouts.artifact = _used.rollouts")
+        .join(
+            relations["_scores"],
+            "_scores.artifact = _used.scores and _scores.rollout_id = _rollouts.rollout_id",
+        )
+        .filter(f"""
+            _used.run is not null and _scores.correct is not null and _rollouts.use is null
+            and _used.purpose <> 'profile' and _used.purpose not like 'eval%'
+            and _rollouts.parent is null and _rollouts.recall is null
+            and (coalesce(_rollouts.origin, '{OWN}') = '{OWN}' or {helped} and _rollouts.origin <> '{EXPLAINED}')
+        """)
+        .project(f"""
+            _used.run as run, _used.round as round, _rollouts.problem_id as problem_id, {helped} as helped,
+            coalesce(_rollouts.hint_level, 0) as hint_level, _scores.correct::int as correct,
+            len(_rollouts.prompt_tokens) as prompt, len(_rollouts.completion_tokens) as completion
+        """)
+    )
+    by_problem = "run, round, problem_id"
+    cells = asked.aggregate(
+        f"{by_problem}, helped, hint_level, count(*) as n, sum(correct) as k, sum(prompt) as prompt, "
+        "sum(completion) as completion",
+        f"{by_problem}, helped, hint_level",
+    ).set_alias("cells")
+    bare = cells.filter("not helped").project(f"{by_problem}, n as bare_n, k as bare_k, prompt / n as bare_prompt")
+    same_round = " and ".join(f"cells.{name} = bare.{name}" for name in ("run", "round", "problem_id"))
+    both = cells.join(bare.set_alias("bare"), same_round, how="left").project("cells.*, bare_n, bare_k, bare_prompt")
+    rescues = both.filter("helped and k > 0 and bare_k = 0")
+    first = rescues.aggregate("run, problem_id, min(round) as first", "run, problem_id").set_alias("rescues")
+    same_problem = "cells.run = rescues.run and cells.problem_id = rescues.problem_id"
+    every = both.set_alias("cells").join(first, same_problem, how="left").project("cells.*, first")
+    paired = "filter (helped and bare_n is not null)"
+    since = "filter (not helped and first < round)"
+    return every.aggregate(
+        f"""
+        run, round, helped, hint_level, count(*) as problems, sum(n)::bigint as rollouts, sum(k) / sum(n) as accuracy,
+        sum(n) {paired}::bigint as paired_rollouts, sum(k) {paired} / sum(n) {paired} as paired_accuracy,
+        sum(bare_k) filter (helped) / sum(bare_n) filter (helped) as bare_accuracy,
+        count(*) filter (helped and k > 0 and bare_k = 0) as rescued,
+        sum(prompt - n * bare_prompt) filter (helped)::bigint as tokens_of_help, sum(completion)::bigint as tokens,
+        sum(n) {since}::bigint as once_rescued, sum(k) {since} / sum(n) {since} as once_rescued_accuracy
+        """,
+        "run, round, helped, hint_level",
     )
 
 

@@ -16,7 +16,7 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Row
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.lake_views import artifact, samples, tables
+from gradus.tasks.inspect.lake_views import artifact, tables, views
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_metrics, read_settings
@@ -80,7 +80,7 @@ def ask(
 def relations_of(
     store: Store, lineage: Lineage, say: Callable[[str], None]
 ) -> tuple[dict[str, Relation], dict[str, View]]:
-    """Return what a query may name: the tables of the lake with runs, stages and metrics; and the view `samples`.
+    """Return what a query may name: the tables of the lake with runs, stages and metrics; and the views above them.
 
     `say` gets a sentence for each artifact that is left out.
     """
@@ -92,13 +92,13 @@ def relations_of(
         remarks[text] = None
 
     installed()  # their tables are the lake's
-    hidden, view = samples(store, lineage, remark)
+    hidden, above = views(store, lineage, remark)
     ours = {
         "runs": Relation(RUNS, partial(_table, partial(map, _run, runs), RUNS)),
         "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
         "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
     }
-    return {**ours, **tables(store, lineage, remark), **hidden}, {"samples": view}
+    return {**ours, **tables(store, lineage, remark), **hidden}, above
 
 
 def _table(rows: Callable[[], Iterable[Row]], schema: pa.Schema) -> pa.Table:

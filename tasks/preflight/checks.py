@@ -133,9 +133,11 @@ def check_ingest(config: IngestConfig, inputs: Named) -> None:
 
 
 def check_curate(config: CurateConfig, inputs: Named) -> None:
-    """Raise UsageError for a policy without tokens to count, or the other way round."""
+    """Raise UsageError for a policy without tokens to count, hints without a level, or the other way round."""
     if bool(inputs.get("policy")) != config.counts_tokens:
         raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
+    if bool(inputs.get("hints")) != config.shows_hints:
+        raise UsageError("--hints goes with --hint-level N, from 1 on", hint="give both, or neither")
 
 
 def check_out(out: str | None) -> None:

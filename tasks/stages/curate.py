@@ -1,7 +1,7 @@
 """Stage curate: select problems, by their difficulty if known, into a plan with a reason for every row.
 
 Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens
-the filter prompt_tokens counts, both optional.
+the filter prompt_tokens counts, and hints for problems that are shown one from the start, all optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
 An empty plan is a failure that names what dropped the problems.
 """
@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.rows import Rows
-from gradus.data.arrays import Bools, Column, Floats, Ints, floats, one_array, pc
+from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
 from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, candidates
-from gradus.data.curation.plan import plan_rows
+from gradus.data.curation.plan import hinted, plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
@@ -46,18 +46,47 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
         raise GateError(f"no problem is left to plan ({causes})", hint="loosen the filters or measure more problems")
     ctx.beat(0.6, f"planning {len(taken)} problems")
     chosen = pool.select(taken).table
+    reasons_ = pc.binary_join_element_wise(_measured_text(chosen), why, ", ")
+    hints, unhinted = _hints(ctx, chosen.column("problem_id"), config)
+    if hints is not None:
+        there = pa.array(ints(hints.column("hint_level")) > 0)
+        shown = pc.if_else(there, f", shown hint level {config.hint_level}", "")
+        reasons_ = pc.binary_join_element_wise(reasons_, shown, "")
     plan = plan_rows(
         chosen.column("problem_id"),
-        reasons=pc.binary_join_element_wise(_measured_text(chosen), why, ", "),
+        reasons=reasons_,
         round_index=ctx.round,
         n=config.sample.n,
         temperature=config.sample.temperature,
         max_tokens=config.sample.max_tokens,
         seed=ctx.seed,
+        hints=hints,
     )
     ctx.out.write_table(plan)
     ctx.beat(1.0, f"{plan.num_rows} problems planned")
-    return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config)})
+    return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config), **unhinted})
+
+
+def _hints(ctx: StageContext, problem_ids: Column, config: CurateConfig) -> tuple[pa.Table | None, dict[str, object]]:
+    """Return the hints that planned problems are shown, and what the summary says of them; None without a level.
+
+    Raise GateError if no problem has a hint of the level.
+    """
+    if not config.shows_hints:
+        return None, {}
+    chosen = np.zeros(len(problem_ids), dtype=np.bool_)
+    rng = np.random.default_rng(derive_seed(ctx.seed, "curate", ctx.round, "hinted"))
+    chosen[rng.permutation(len(chosen))[: round(config.hinted_frac * len(chosen))]] = True
+    found, without = hinted(ctx.table("hints"), config.hint_level, problem_ids, chosen)
+    num = int((ints(found.column("hint_level")) > 0).sum())
+    if chosen.any() and not num:
+        causes = "; ".join(f"{reason}: {count}" for reason, count in without.items())
+        raise GateError(
+            f"curate.hint_level = {config.hint_level}, and none of {int(chosen.sum())} planned problems has the hint "
+            f"({causes})",
+            hint="levels count hint.fractions from 1; hints need worked solutions",
+        )
+    return found, {"hinted": num, **({"unhinted": without} if without else {})}
 
 
 def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConfig | None) -> Candidates:
@@ -200,7 +229,7 @@ def _result(
     plan: pa.Table,
     verdict: Selection,
     reasons: dict[str, int],
-    ties: dict[str, object],
+    notes: dict[str, object],
 ) -> StageResult:
     kept, total = plan.num_rows, pool.num_rows
     rate = floats(chosen.column("pass_rate"))
@@ -208,6 +237,8 @@ def _result(
         "data/kept_frac": float(verdict.kept.mean()),
         "data/planned_frac": kept / total,
     }
+    if "hinted" in notes:
+        metrics["data/planned_hinted_frac"] = float((ints(plan.column("hint_level")) > 0).mean())
     if not np.isnan(rate).all():
         metrics["data/planned_pass_rate_mean"] = float(np.nanmean(rate))
     return StageResult(
@@ -217,7 +248,7 @@ def _result(
             "dropped": total - kept,
             "reasons": reasons,
             "problem_ids": plan.column("problem_id").slice(0, _NUM_IDS).to_pylist(),
-            **ties,
+            **notes,
         },
         samples=_samples(pool, chosen, plan, verdict),
     )

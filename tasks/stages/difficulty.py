@@ -2,15 +2,15 @@
 
 Roles: scores; rollouts (optional: policy and hint level of each completion); difficulty (optional: the table so far).
 Scores without a verdict are not part of n and k, their rewards are part of mean and variance. Too many of them breach
-the gate; that no score has a verdict or a reward is a failure.
+the gate; that no score has a verdict or a reward is a failure. If every rollout had help, the table stays as it was.
 """
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import floats, ints
+from gradus.data.arrays import floats, ints, nulls
 from gradus.data.curation.difficulty import Measurement, add, measure
-from gradus.data.curation.helped import effect_of_help
+from gradus.data.curation.helped import effect_of_help, has_help
 from gradus.data.errors import GateError
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.runs.records import Coverage, Metrics, Sample
@@ -35,17 +35,17 @@ class _Counts(Coverage):
 
 
 def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
-    """Measure and write the table; GateError if not one rollout has a verdict or a reward."""
+    """Measure and write the table; GateError if not one rollout has a verdict or a reward.
+
+    Where every rollout had help, such as hints from the start, nothing is measured.
+    """
     ctx.beat(0.0, "counting judged rollouts")
     scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
-    rollouts = (
-        ctx.table("rollouts", ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"])
-        if ctx.inputs.get("rollouts")
-        else None
-    )
+    rollouts = _rollouts(ctx) if ctx.inputs.get("rollouts") else None
     previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
     measured = measure(scores, rollouts)
-    if not len(measured.n):
+    helped = measured.num_hinted == scores.num_rows and (~nulls(scores.column("reward"))).any()
+    if not len(measured.n) and not helped:
         raise GateError(
             f"none of {scores.num_rows} scores says whether an unhinted rollout is correct or what its reward is "
             f"({len(measured.unjudged)} without a verdict, {measured.num_hinted} hinted)",
@@ -60,6 +60,13 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
         summary=summary,
         samples=_samples(table),
     )
+
+
+def _rollouts(ctx: StageContext) -> pa.Table:
+    """Return what is read of rollouts; the tokens of their prompts only where help added some."""
+    columns = ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"]
+    found = ctx.table("rollouts", columns)
+    return ctx.table("rollouts", [*columns, "prompt_tokens"]) if has_help(found) else found
 
 
 def _summary(measured: Measurement, num_problems: int, num_scores: int) -> _Counts:
@@ -83,7 +90,7 @@ def _metrics(summary: _Counts) -> Metrics:
     found = {
         "data/pass_rate_mean": summary["pass_rate_mean"],
         "data/reward_variance_mean": summary["reward_variance_mean"],
-        "data/fresh_frac": summary["measured"] / summary["rows"],
+        "data/fresh_frac": summary["measured"] / summary["rows"] if summary["rows"] else None,
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -35,6 +35,16 @@ MORE = {
             'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]'
         ),
     ),
+    "rgr_grpo": (
+        'waves=[{{name="rubric_guided", times=3, items=["7"], template="{{answer}}", guide="{{question}}"}}]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
+    ),
+    "sage": (
+        (
+            'waves=[{{name="write_hints", levels=[1, 2], template="{{solution}}"}}, '
+            '{{name="own_hints", times=2, template="{{question}}\\n{{hint}}"}}]'
+        ),
+    ),
     "self": ("curate.draw=32",),
     "skywork_r1v2": (
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',

@@ -94,6 +94,7 @@ class MadeRun:
             "sample": [sample for _, sample in keys],
             "round": [at] * num,
             "completion": texts,
+            "prompt_tokens": [[1] * (5 if hint else 3)] * num,
             "completion_tokens": [[1] * (10 * at + sample + 1) for _, sample in keys],
             "logprobs": [[-0.5] * (10 * at + sample + 1) for _, sample in keys],
             "finish_reason": ["stop"] * num,

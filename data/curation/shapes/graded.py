@@ -23,6 +23,20 @@ def graded(rows: BatchRows) -> Mapping[str, Any]:
     return {"reward": np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)}
 
 
+@component("shape", paper="arXiv 2511.12344", needs=("judge: about", "judge: reward", "judge: plan.item_weight"))
+def rubric_items(rows: BatchRows) -> Mapping[str, Any]:
+    """Reward each row by the weighted share of the items of its rubric that it meets (RGR-GRPO).
+
+    RGR-GRPO (arXiv 2511.12344): r = sum_k w_k s_k / sum_k w_k over the items with a verdict (the wave `rubric_guided`).
+    A row without any has no reward, and is left out.
+    """
+    said = rows.others("judge")
+    known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
+    about, met, weight = said["about"][known, 0], said["reward"][known], said["plan.item_weight"][known]
+    total, most = (np.bincount(about, each, rows.num_rows) for each in (met * weight, weight))
+    return {"reward": np.divide(total, most, out=np.full(rows.num_rows, np.nan), where=most > 0)}
+
+
 @component("shape", needs=())
 def measured(rows: Rows, *, column: str = "reward_model.value") -> Mapping[str, Any]:
     """Reward each row by a column of numbers; a row without one has no reward, and is left out.

@@ -112,11 +112,11 @@ class Steps:
         return replace(memory, difficulty=measured, profiled=self.first)
 
     def hints(self, index: int, measures: Measures | None = None) -> Ref | None:
-        """Build hints for the training problems, if a wave asks for them and the run does not begin with some.
+        """Build hints for the training problems, if a wave or plan asks for them and the run does not begin with some.
 
         A strategy that reads what rounds measure is asked anew in every round, with the measures of the round.
         """
-        if self.start.hints or not any(wave.reads_hints for wave in self.recipe.all_waves):
+        if self.start.hints or not self.recipe.reads_hints:
             return self.start.hints
         settings, inputs = hint_config(self.recipe, index, self.past), {"problems": [self.start.problems]}
         if measures is not None:
@@ -139,6 +139,8 @@ class Steps:
         measures = self.measures(index, policy, memory)
         hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
+        if curate.shows_hints:
+            inputs["hints"] = maybe(hinted)
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         asking = Asking(self.by_role(index, policy, memory), measures, known, hinted, memory.earlier, self.start.traces)

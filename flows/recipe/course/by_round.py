@@ -62,7 +62,7 @@ def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHI
     base = PlanningConfig(
         wave=wave,
         sample=curate.sample,
-        curate=curate.model_copy(update={"sample": SampleConfig()}),
+        curate=curate.model_copy(update={"sample": SampleConfig(), "hint_level": 0, "hinted_frac": 1.0}),
         max_age=max_age,
         roles={n: stage_config(recipe, f"roles.{n}", index, r, past).sample for n, r in roles},
     )

@@ -241,6 +241,42 @@ def hint_use(rows: RunRows) -> Figure | None:
     return Figure("hints", "Hints and what they rescued", note, "bars", _frame(cells)) if hinted else None
 
 
+_HELP = """
+with help_by_round as (
+    select round, sum(accuracy * rollouts) filter (helped) / sum(rollouts) filter (helped) as helped,
+        sum(paired_accuracy * paired_rollouts) / sum(paired_rollouts) as paired,
+        sum(bare_accuracy * paired_rollouts) / sum(paired_rollouts) as bare,
+        max(once_rescued_accuracy) as since, sum(tokens_of_help) as tokens
+    from help group by round
+)
+select * from (
+    select 'with help' as name, round, helped as value from help_by_round union all
+    select 'with help, asked both ways', round, paired from help_by_round union all
+    select 'without help, asked both ways', round, bare from help_by_round union all
+    select 'without help, once rescued', round, since from help_by_round union all
+    select 'tokens', round, tokens from help_by_round
+) where value is not null order by round
+"""
+
+
+def help_curves(rows: RunRows) -> list[Figure]:
+    """Return what help costs and brings by round, and what is left without it; nothing of a run without help."""
+    frame = _frame((name, at, value, None, None) for name, at, value in rows.ask(_HELP))
+    if "with help" not in frame:
+        return []
+    names = ["with help", "with help, asked both ways", "without help, asked both ways", "without help, once rescued"]
+    names = [name for name in names if name in frame and (name != names[1] or frame[name] != frame["with help"])]
+    found = {name: frame[name] for name in names}
+    note = "right rollouts; asked both ways: problems that the round has with help and without; once rescued: solved "
+    note += "with help alone in an earlier round"
+    shares = Figure("help", "Accuracy with help and without", note, "lines", found, "share")
+    if "tokens" not in frame:
+        return [shares]
+    note = "prompt tokens that help added to rollouts of problems asked both ways"
+    spent = {"all help": frame["tokens"]}
+    return [shares, Figure("help-tokens", "Tokens of help", note, "lines", spent, "tokens")]
+
+
 def costs(rows: RunRows) -> Figure:
     """Return attempts, seconds and sampled tokens by stage and purpose, the most expensive first."""
     found = rows.ask(

@@ -24,14 +24,14 @@ from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, n
 from gradus.tasks.inspect.groups import Rollout, begun, why
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
-from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, hint_use, rate_maps
+from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, help_curves, hint_use, rate_maps
 from gradus.tasks.inspect.report.pictures import svg, write_png
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
 
 HERE = Path(__file__).parent
-TABLES = ("metrics", "stages", "evaluations")
+TABLES = ("metrics", "stages", "evaluations", "help")
 """The tables that a report reads beside `sampled`."""
 INSERTED = "ins"
 """The style of text that nobody sampled."""
@@ -83,7 +83,7 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
     return {
         "charts": [each for each in drawn if not each.is_zero],
         "maps": rate_maps(rows),
-        "hints": [hints] if hints else [],
+        "hints": [*([hints] if hints else []), *help_curves(rows)],
         "flips": flipped,
         "costs": [spent] if spent.frame else [],
         "groups": chosen_groups(rows, tokenizers),

@@ -63,6 +63,6 @@ def coverage(rollouts: int, unjudged: "Column", failed: int) -> Coverage:
         "judged": rollouts - len(unjudged),
         "unjudged": len(unjudged),
         "failed": failed,
-        "coverage": (rollouts - len(unjudged)) / rollouts,
+        "coverage": (rollouts - len(unjudged)) / rollouts if rollouts else 1.0,
     }
     return {**found, "first_unjudged": unjudged.slice(0, NUM_NAMED).to_pylist()} if len(unjudged) else found

@@ -76,3 +76,22 @@ def test_a_group_is_asked_with_more_and_more_of_its_solution_and_the_last_one_is
     found = grpo(Rows({"reward": reward, "group": group}, {}, torch.ones(6, dtype=torch.int64)), std_eps=1e-4)
     unit = 0.5 / (np.sqrt(0.5) + 1e-4)  # rewards 0 and 1
     assert found.tolist() == pytest.approx([-unit, unit, -unit, unit, 0.0, 0.0], rel=1e-6)
+
+
+def test_a_group_that_had_a_hint_from_the_start_goes_on_behind_its_level() -> None:
+    problems: Any = [{"problem_id": name, "question": "?", "answer": "9", "solution": SOLUTION} for name in NEEDS]
+    hints = pa.Table.from_pylist(
+        [vars(each) for problem in problems for each in hints_of(problem, prefix, (0.25, 0.5, 0.75))[0]]
+    )
+    levels = {"bare": 0, "half": 1, "never": 3}  # the level shown in the first plan
+    rows = [{**row, "correct": 0.0, "wave": 0} for name, level in levels.items() for row in rows_of(name, level, "", 0)]
+    table = pa.Table.from_pylist(rows).append_column("group", pa.array([0, 0, 1, 1, 2, 2]))
+    plan = escalate(round_of(table, hints=hints), np.random.default_rng(0))
+    assert plan is not None
+    assert plan.problem_id.to_pylist() == ["bare", "half"]  # of never no level is left
+    assert plan.columns["hint_level"].to_pylist() == [1, 2]
+    assert plan.columns["hint_text"].to_pylist() == ["1+1=2\n", "1+1=2\n2+1=3\n"]
+    assert plan.columns["reason"].to_pylist()[1] == "all 2 wrong at hint level 1, shown hint level 2"
+    skip = escalate(round_of(table, hints=hints), np.random.default_rng(0), levels=(2, 3))
+    assert skip is not None
+    assert skip.columns["hint_level"].to_pylist() == [2, 2]

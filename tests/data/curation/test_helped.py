@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from gradus.data.curation.helped import effect_of_help
+from gradus.data.curation.helped import effect_of_help, has_help
 
 SAID = [{"role": "user", "content": "?"}]
 # problem, right, hint level, a prompt of a wave's, origin, parent
@@ -49,3 +49,16 @@ def test_a_rescued_problem_is_solved_with_help_and_never_without() -> None:
 
 def test_without_help_there_is_no_metric() -> None:
     assert effect_of_help(*table(ROWS[6:9])) == {}
+
+
+def test_tokens_of_help_are_those_beyond_the_problems_own_prompt() -> None:
+    # Prompts of 3 tokens without help, for a and b; with it 5, 5 (a), 9 (b). That of d, asked one way, counts not.
+    scores, rollouts = table(ROWS)
+    help_, wave = {1: 5, 2: 50}, 9
+    lengths = [wave if said else help_.get(level, 3) for _, _, level, said, _, _ in ROWS][::-1]
+    rollouts = rollouts.append_column("prompt_tokens", pa.array([[1] * num for num in lengths], pa.list_(pa.int32())))
+    assert effect_of_help(scores, rollouts)["data/help_tokens"] == (5 - 3) + (5 - 3) + (9 - 3)
+    assert has_help(rollouts)
+    assert not has_help(rollouts.filter(pa.array([each[2] == 0 and each[3] is None for each in ROWS[::-1]])))
+    texts = rollouts.set_column(5, "prompt_tokens", pa.array([[]] * len(ROWS), pa.list_(pa.int32())))
+    assert "data/help_tokens" not in effect_of_help(scores, texts)  # a server that counts none

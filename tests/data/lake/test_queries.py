@@ -14,7 +14,7 @@ from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.inspect.lake_views import samples, tables
+from gradus.tasks.inspect.lake_views import tables, views
 from gradus.tasks.runs.lineage import USED, Lineage
 
 Refs = Mapping[str, Sequence[Ref]]
@@ -52,8 +52,8 @@ class Lake(Lineage):
 
 def run_sql(store: Store, refs: Refs, sql: str, judged: Mapping[str, str] | None = None) -> pa.Table:
     lake, said = Lake(store, refs, judged), list[str]()
-    hidden, view = samples(store, lake, said.append)
-    with select({**tables(store, lake, said.append), **hidden}, {"samples": view}, sql) as answer:
+    hidden, above = views(store, lake, said.append)
+    with select({**tables(store, lake, said.append), **hidden}, above, sql) as answer:
         batches = list(answer.batches)
     assert said == []
     return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in answer.columns})
@@ -105,7 +105,7 @@ def test_a_lake_without_anything_has_every_table_with_its_columns(store: Store) 
         {"n": 0}
     ]
     shown = run_sql(store, {}, "show tables").column("name").to_pylist()
-    tables = "batch difficulty evaluations hints measures plan problems rollouts samples scores trackers updates"
+    tables = "batch difficulty evaluations help hints measures plan problems rollouts samples scores trackers updates"
     assert shown == tables.split()
     names = run_sql(store, {}, "describe rollouts").column("column_name").to_pylist()
     assert {"rollout_id", "completion_tokens", "artifact"} <= set(names)
@@ -151,7 +151,7 @@ def test_only_what_a_query_names_is_read(store: Store) -> None:
     shard.write_bytes(b"no Parquet")
     fresh = Store(store.root)
     assert run_sql(fresh, {"scores": [ref]}, "select 1 as one").to_pylist() == [{"one": 1}]
-    assert run_sql(fresh, {"scores": [ref]}, "show tables").num_rows == 12
+    assert run_sql(fresh, {"scores": [ref]}, "show tables").num_rows == 13
     with pytest.raises(UsageError, match="reads scores without naming it; write the name of every table as it is"):
         run_sql(fresh, {"scores": [ref]}, "from query('from sco' || 'res')")
     with pytest.raises(CorruptArtifactError, match="part-00000"):
@@ -223,7 +223,7 @@ def test_a_flipped_bit_is_noticed_before_a_row_is_read(store: Store) -> None:
 
 
 def test_a_mistake_in_the_query_names_the_tables_there_are(store: Store) -> None:
-    with pytest.raises(UsageError, match=r"the query did not run.*the tables are samples, problems, hints, plan"):
+    with pytest.raises(UsageError, match=r"the query did not run.*the tables are samples, help, problems, hints, plan"):
         run_sql(store, {"scores": [store.put("scores", scores(["a"]))]}, "select nothing from scores")
 
 

@@ -56,6 +56,18 @@ def test_hints_and_difficulty_take_the_place_of_stages_and_rollouts_are_a_round_
     assert str(THEIRS.rollouts[0]) not in stored[2]  # older than two updates
 
 
+def test_hints_from_the_start_are_built_for_the_rounds_that_show_some() -> None:
+    fading = {"schedule": "steps", "values": [2, 1, 0], "at": [2, 3]}
+    plan = recipe([], rounds=3, curate={"hint_level": fading})
+    session = Begun([0.5] * 9)
+    train(session, plan, START)  # pyright: ignore[reportArgumentType] - has no store
+    assert session.ran.count("hint") == 1
+    assert [len(session.given["curate", index].get("hints", [])) for index in (1, 2, 3)] == [1, 1, 0]
+    session = Begun([0.5] * 9)
+    train(session, recipe([], rounds=1), START)  # pyright: ignore[reportArgumentType] - has no store
+    assert "hint" not in session.ran
+
+
 def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
     phases = [{"rounds": 1}, {"rounds": 1, "problems": "bundled:heldout"}]
     own, other = START.problems, Ref("problems", "c" * 8)
@@ -73,6 +85,10 @@ def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
     [
         ({"begin.hints": "hints/abcd"}, "there is no artifact hints/abcd"),
         ({"begin.hints": "rows.jsonl", "escalate": []}, "begin.hints: no wave of the recipe reads hints; add a wave"),
+        (
+            {"curate.hint_level": 4},
+            "curate.hint_level = 4, and hint.fractions has 3 levels; lower it, or add fractions",
+        ),
         ({"begin.hints": "nowhere.jsonl"}, "begin.hints: nowhere.jsonl is neither a file nor an artifact"),
         ({"begin.rollouts": ["rows.jsonl"]}, "begin.rollouts: no wave takes up rollouts"),
         ({"begin.rollouts": ["rows.jsonl"], "waves": ["replay"]}, "begin.rollouts: they need begin.scores"),

@@ -81,3 +81,12 @@ def test_a_filter_reads_no_file_and_writes_none(rows: Any, tmp_path: Path) -> No
 def test_a_run_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="there is no run nonesuch"), open_run(Home(tmp_path), "nonesuch", print):
         pass
+
+
+def test_help_is_counted_by_round_and_level(rows: Any) -> None:
+    # Round 1: a 1 of 2, b and c never; with a hint of two tokens b 1 of 2, c never. Round 2: a 2 of 2, b 1 of 2.
+    assert rows.ask("select * exclude (run) from help order by round, helped") == [
+        (1, False, 0, 3, 6, 1 / 6, None, None, None, 0, None, 3 * (11 + 12), None, None),
+        (1, True, 2, 2, 4, 0.25, 4, 0.25, 0.0, 1, 4 * 2, 2 * (11 + 12), None, None),
+        (2, False, 0, 3, 6, 0.5, None, None, None, 0, None, 3 * (21 + 22), 2, 0.5),
+    ]

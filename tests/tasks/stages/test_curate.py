@@ -8,10 +8,11 @@ import pyarrow as pa
 import pytest
 
 from gradus.components.chosen import FilterConfig, SamplerConfig
-from gradus.data.errors import BadInputError, GateError
+from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.preflight.checks import check_curate
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
 from gradus.tasks.stages.warm import Warm
@@ -258,3 +259,53 @@ def test_a_filter_of_the_users_reads_columns_of_problems_and_keys_of_extra(tmp_p
     assert planned("undeclared") == ["a", "b", "d"]
     with pytest.raises(BadInputError, match=r"filter mine.py:forgotten reads 'answer' without declaring it: add it to"):
         planned("forgotten")
+
+
+def hints(*rows: tuple[str, int, str, bool], shown: str = "") -> pa.Table:
+    names = ("problem_id", "level", "text", "leaks_answer", "strategy", "shown")
+    return pa.Table.from_pylist([dict(zip(names, (*row, "mine", shown), strict=True)) for row in rows])
+
+
+def test_problems_are_shown_the_hint_of_a_level_from_the_start(tmp_path: Path) -> None:
+    table = hints(
+        *(("a", 1, "a1", False), ("a", 2, "a2", False), ("b", 2, "b2", True), ("c", 1, "c1", False)),
+        *(("d", 2, "d2", False), ("e", 2, "e2", False)),
+        shown="Think of this:",
+    )
+    plan, result = curate(tmp_path, CurateConfig(hint_level=2), round=3, counts={}, hints=table)
+    shown = {"a": "a2", "d": "d2", "e": "e2"}  # that of b states its answer; c and f have none of the level
+    assert {row["problem_id"]: row["hint_text"] for row in plan if row["hint_level"] == 2} == shown
+    assert [row["problem_id"] for row in plan if row["hint_level"] == 0 and row["hint_text"] is None] == list("bcf")
+    assert [row["shown"] for row in plan] == ["Think of this:" if each in shown else None for each in "abcdef"]
+    assert plan[0]["group_id"] == "a@r3h2"
+    assert plan[0]["seed"] == derive_seed(7, "a", 3, 2)
+    assert plan[0]["reason"] == "never measured, all problems, shown hint level 2"
+    assert plan[1]["reason"] == "never measured, all problems"
+    assert result.summary["hinted"] == 3
+    assert result.summary["unhinted"] == {"no hint of level 2": 2, "the hint states the answer": 1}
+    assert result.metrics["data/planned_hinted_frac"] == 0.5
+
+
+def test_a_share_of_the_problems_is_shown_hints_and_others_by_round(tmp_path: Path) -> None:
+    table = hints(*((each, 1, f"see {each}", False) for each in "abcdef"))
+
+    def hinted(frac: float, round: int) -> set[object]:
+        config = CurateConfig(hint_level=1, hinted_frac=frac)
+        return {row["problem_id"] for row in curate(tmp_path, config, round=round, hints=table)[0] if row["hint_level"]}
+
+    assert [len(hinted(frac, 1)) for frac in (0.0, 0.5, 0.9, 1.0)] == [0, 3, 5, 6]
+    assert hinted(0.5, 1) == hinted(0.5, 1) <= hinted(0.9, 1)
+    assert len({frozenset(hinted(0.5, round)) for round in range(8)}) > 1
+
+
+def test_a_level_that_no_problem_has_a_hint_of_is_a_failure(tmp_path: Path) -> None:
+    said = r"curate.hint_level = 2, and none of 6 planned problems has the hint \(no hint of level 2: 6\)"
+    with pytest.raises(GateError, match=said):
+        curate(tmp_path, CurateConfig(hint_level=2), hints=hints(("a", 1, "x", False)))
+
+
+def test_hints_and_their_level_are_given_together() -> None:
+    for config, inputs in ((CurateConfig(hint_level=1), {}), (CurateConfig(), {"hints": ["h.jsonl"]})):
+        with pytest.raises(UsageError, match="--hints goes with --hint-level N, from 1 on"):
+            check_curate(config, inputs)
+    check_curate(CurateConfig(hint_level=1), {"hints": ["h.jsonl"]})

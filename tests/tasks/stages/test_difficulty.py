@@ -123,3 +123,25 @@ def test_graded_scores_without_a_verdict_breach_the_gate_unless_it_is_raised(tmp
     assert result.summary["pass_rate_mean"] is None
     assert "data/pass_rate_mean" not in result.metrics
     assert verdict_breach(result.kept, DifficultyConfig(max_unjudged_frac=1.0)) == ""
+
+
+def test_a_round_in_which_every_problem_had_a_hint_measures_nothing(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    bare, hinted = scores({"a": [True, False]}), scores({"a": [True], "b": [True]}, "h")
+    first, _ = measure(store, "0", 0, scores=[store.put("scores", bare)])
+    shown = {"scores": [store.put("scores", hinted)], "rollouts": [store.put("rollouts", rollouts(hinted, "p0", 1))]}
+    second, result = measure(store, "1", 1, difficulty=[first], **shown)
+    assert store.read(second).to_pylist() == store.read(first).to_pylist()
+    assert (result.summary["measured"], result.summary["hinted"], result.metrics["data/fresh_frac"]) == (0, 2, 0.0)
+    assert verdict_breach(result.kept, DifficultyConfig(max_unjudged_frac=0.0)) == ""
+    alone, result = measure(store, "2", 1, **shown)
+    assert (store.read(alone).num_rows, result.metrics) == (0, {})
+    failed = scores({"a": [None]}, "h")
+    with pytest.raises(GateError, match=r"none of 1 scores .*1 hinted"):
+        measure(
+            store,
+            "3",
+            1,
+            scores=[store.put("scores", failed)],
+            rollouts=[store.put("rollouts", rollouts(failed, "p0", 1))],
+        )

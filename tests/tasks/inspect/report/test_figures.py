@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gradus.tasks.inspect.report.choices import chosen_groups, flips
-from gradus.tasks.inspect.report.figures import Figure, charts, costs, hint_use, mean_of_groups, rate_maps
+from gradus.tasks.inspect.report.figures import Figure, charts, costs, help_curves, hint_use, mean_of_groups, rate_maps
 from gradus.tasks.inspect.token_pieces import Tokenizers
 
 
@@ -94,3 +94,13 @@ def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_n
     keys = [group.key for each in found for group in each.groups]
     assert len(set(keys)) == len(keys)
     assert found[0].why == "pass rate +0.50 from round 1 to round 2"
+
+
+def test_help_costs_tokens_and_what_it_rescued_is_looked_at_without_it(rows: Any) -> None:
+    accuracy, tokens = help_curves(rows)
+    assert {name: [row[:2] for row in points(accuracy, name)] for name in accuracy.frame} == {
+        "with help": [(1, 0.25)],
+        "without help, asked both ways": [(1, 0.0)],
+        "without help, once rescued": [(2, 0.5)],  # b
+    }
+    assert [row[:2] for row in points(tokens, "all help")] == [(1, 4 * 2.0)]
