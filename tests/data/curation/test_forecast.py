@@ -78,7 +78,7 @@ def test_counts_that_are_all_alike_have_a_prior(rate: int) -> None:
     assert prior.a / (prior.a + prior.b) == pytest.approx(rate / 8, abs=0.03)
 
 
-def test_nothing_measured_leaves_the_problem_that_is_added() -> None:
+def test_no_counts_leave_the_problem_that_is_added() -> None:
     prior = fitted_prior(np.zeros(3, dtype=np.int64), np.zeros(3, dtype=np.int64))
     assert prior.a == pytest.approx(prior.b, rel=1e-3)
     assert math.isfinite(prior.a)
