@@ -1,5 +1,6 @@
 """Pass rates of a policy by the difficulty tables of the lake, and the lengths of its completions."""
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Ints, bools, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
+from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.schema import DIFFICULTY, OWN, ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 
@@ -32,9 +34,13 @@ def rates_of(store: Store, policy: Ref, temperature: float, problem_ids: pa.Arra
     """Return the counts of all tables of the lake for problems (P,), with a policy that sampled at a temperature.
 
     Tables of a run extend each other, so that their counts cannot be added: of each problem the largest n counts.
-    Tables whose rollouts are not in the lake are left out, as their temperature is unknown.
+    Tables whose rollouts are not in the lake are left out, as their temperature is unknown, and damaged ones.
     """
-    found = [(ref, _of_policy(store.read(ref, _COLUMNS), policy)) for ref in _measured(store, policy, temperature)]
+    found: list[tuple[Ref, pa.Table]] = []
+    for ref in _tables(store):
+        with contextlib.suppress(CorruptArtifactError):  # of another run: no reason to forecast nothing
+            if _is_by(store, ref, policy, temperature):
+                found.append((ref, _of_policy(store.read(ref, _COLUMNS), policy)))
     return _merged(problem_ids, found)
 
 
@@ -65,17 +71,18 @@ def _merged(problem_ids: pa.Array, found: Sequence[tuple[Ref, pa.Table]]) -> Kno
     return KnownRates(n, k, tuple(read))
 
 
-def _measured(store: Store, policy: Ref, temperature: float) -> list[Ref]:
-    """Return the tables whose newest rollouts a policy sampled at a temperature."""
+def _tables(store: Store) -> list[Ref]:
+    """Return the difficulty tables of the lake in the order of their names."""
     folder = store.root / DIFFICULTY.name
     named = (Ref.found(DIFFICULTY.name, path.name) for path in sorted(folder.iterdir())) if folder.is_dir() else ()
-    found: list[Ref] = []
-    for ref in filter(None, named):
-        rollouts = _rollouts(store, ref)
-        by = {text for each in rollouts for text in store.manifest(each).parents.get("policy", [])}
-        if str(policy) in by and any(_temperature(store, each) == temperature for each in rollouts):
-            found.append(ref)
-    return found
+    return [ref for ref in named if ref is not None]
+
+
+def _is_by(store: Store, difficulty: Ref, policy: Ref, temperature: float) -> bool:
+    """Return whether the newest rollouts of a table were sampled by a policy at a temperature."""
+    rollouts = _rollouts(store, difficulty)
+    by = {text for each in rollouts for text in store.manifest(each).parents.get("policy", [])}
+    return str(policy) in by and any(_temperature(store, each) == temperature for each in rollouts)
 
 
 def _rollouts(store: Store, difficulty: Ref) -> list[Ref]:
@@ -86,8 +93,10 @@ def _rollouts(store: Store, difficulty: Ref) -> list[Ref]:
 
 
 def _temperature(store: Store, rollouts: Ref) -> float | None:
-    """Return the temperature of the first row; a plan has one for all."""
-    column = store.read(rollouts, ["temperature"]).column("temperature")
+    """Return the temperature of the first row, by the plan if it is there: a small table, which is sooner verified."""
+    plans = [Ref.parse(text) for text in store.manifest(rollouts).parents.get("plan", [])]
+    source = next((ref for ref in plans if store.find(ref) is not None), rollouts)
+    column = store.read(source, ["temperature"]).column("temperature")
     return column[0].as_py() if len(column) else None
 
 

@@ -69,6 +69,20 @@ def test_another_policy_another_temperature_and_older_rows_do_not_count(house: H
     assert counts(house.rates(temperature=0.0)) == [(8, 2), (0, 0), (0, 0)]
 
 
+def test_a_damaged_table_is_passed_over_and_a_plan_says_the_temperature(house: House) -> None:
+    plan = house.artifact(f"plan/{'1' * 32}", [{"problem_id": "p", "n": 8, "temperature": 0.5}])
+    rows = [{"rollout_id": "r", "problem_id": "p", "completion": "x", "temperature": 1.0}]
+    parents = {"policy": [str(MINE)], "plan": [plan]}
+    house.measured("1", house.artifact(f"rollouts/{'1' * 32}", rows, parents), {"p": (8, 3)})
+    damaged = house.measured("2", house.sampled("2", [{}], temperature=0.5), {"p": (9, 9)})
+    shard = Store(house.root / "lake").path(damaged) / "part-00000.parquet"
+    content = bytearray(shard.read_bytes())
+    content[len(content) // 2] ^= 1
+    shard.write_bytes(content)
+    assert counts(house.rates(temperature=0.5)) == [(8, 3), (0, 0), (0, 0)]
+    assert counts(house.rates()) == [(0, 0)] * 3
+
+
 def test_an_empty_lake_knows_nothing(house: House) -> None:
     known = house.rates()
     assert (counts(known), known.tables) == ([(0, 0)] * 3, ())
