@@ -6,12 +6,13 @@ from typing import Annotated, NotRequired, TypedDict
 
 from pydantic import Field
 
-from gradus.data.exchange.tables import sampled_by
+from gradus.data.exchange.tables import sampled_by, with_lengths
+from gradus.flows.loop.inputs import problems_ref
 from gradus.flows.stages import alone
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader
+from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader, write_rows
 
 
 class Imported(TypedDict):
@@ -38,6 +39,8 @@ def import_rollouts(
     policy: str | None = None,
     temperature: Annotated[float, Field(gt=0)] = 1.0,
     correct_at: Annotated[float, Field(allow_inf_nan=False)] | None = None,
+    problems: str | None = None,
+    out: str | None = None,
 ) -> Imported:
     """Rollouts of another system: with their problems and, where there are rewards, scores and difficulty.
 
@@ -49,14 +52,18 @@ def import_rollouts(
         policy: The policy that sampled them, so that it can learn from them: a folder or a checkpoint artifact.
         temperature: Temperature that they were sampled at, for the policy to learn from them.
         correct_at: Threshold: a row without a verdict of its own is correct if its reward is at least this.
+        problems: Problems that the rows of a user's own table name: a file, an artifact or a bundled name.
+        out: File to write the difficulty to, with the mean length of the completions of each problem.
     """
     started = time.perf_counter()
     path, model = Path(source), Path(tokenizer) if tokenizer else None
-    check_source(path, system, model, policy)
+    check_source(path, system, model, policy, problems=problems)
     with alone("import") as session:
         sampler = resolve_artifact(session.store, policy, "checkpoints") if policy else None
         texts = model or (session.store.path(sampler) if sampler else None)
-        tables, num_files, refused = read_incoming(path, system, columns or {}, texts, correct_at)
+        named = problems_ref(session, problems) if problems else None
+        known = session.store.read(named, ["problem_id", "question"]) if named else None
+        tables, num_files, refused = read_incoming(path, system, columns or {}, texts, correct_at, known)
         rows = sampled_by(tables["rollouts"], sampler.digest, temperature) if sampler else tables["rollouts"]
         rollouts = session.store.put("rollouts", rows)
         answer: Imported = {
@@ -65,7 +72,7 @@ def import_rollouts(
             "files": num_files,
             "refused": refused,
             "rollouts": str(rollouts),
-            "problems": str(session.store.put("problems", tables["problems"])),
+            "problems": str(named or session.store.put("problems", tables["problems"])),
             "lost": list(reader(system).lost),
             "seconds": 0.0,
         }
@@ -74,6 +81,8 @@ def import_rollouts(
             inputs = {"rollouts": [rollouts], "scores": [scores]}
             measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
             answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)
+            if out:
+                write_rows(with_lengths(session.store.read(measured.ref), rows), Path(out))
             if not measured.summary.get("judged"):
                 answer["lost"].append("no verdicts, so no pass rates: give --correct-at, or score the rollouts")
         answer["seconds"] = round(time.perf_counter() - started, 3)

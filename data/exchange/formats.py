@@ -7,6 +7,8 @@ trl: a Parquet file a step (`log_completions`, GRPOTrainer.log). Which numbers a
 trinity: Trinity-RFT's experiences, one JSONL file (Experience.to_dict); experiences of one task and batch are a group.
 openai: conversations as OpenAI's fine-tuning takes them, `{"messages": [...]}` and nothing else.
 open-instruct: shards of RolloutRecord (`--save_traces`, open_instruct/rl_utils.py); they hold token ids, no texts.
+table: a user's own table, a row a rollout, under our names: `problem_id` or `question`, `reward` or `correct`, and
+    what else there is. Nothing in it is skipped: the first row that cannot be used is an error.
 art: ART's trajectories, a Parquet file a step (src/art/utils/trajectory_logging.py, versions 1 and 2); `messages` are
     the turns, in version 2 null where `trajectory_json` alone holds them.
 """
@@ -47,6 +49,8 @@ class Format:
     """Name of the file for the rollouts of a round."""
     step_in_name: bool = False
     """The step is in the name of a file alone, and groups are numbered within one."""
+    strict: bool = False
+    """True if a row that cannot be used is an error; otherwise it is left out and counted."""
     texts: bool = True
     """True if rows hold texts; otherwise a tokenizer makes them."""
 
@@ -68,6 +72,7 @@ def read(found: Format, row: Row) -> Exchanged:
         parts = _object(row.get(found.components)) if found.components else {}
     numbers = {str(key): number for key, value in parts.items() if (number := number_of(value)) is not None}
     own = ours_of(row if found.ours == "" else _object(row.get(found.ours))) if found.ours is not None else {}
+    own = {name: value for name, value in own.items() if name not in more} if found.strict else own
     whole: dict[str, Any] = {"prompt": "", "completion": "", **fields, **more, **own, "components": numbers}
     return Exchanged(**whole)
 
@@ -175,6 +180,37 @@ def _trajectory(row: Row) -> Mapping[str, Any]:
     return {"prompt": prompt, "completion": completion, "group_id": group}
 
 
+def _own(row: Row) -> Mapping[str, Any]:
+    """Return the fields of a user's own row; raise UnusableRowError without a problem, or without a finite reward."""
+    number, reward, correct = row.get("problem_id"), row.get("reward"), row.get("correct")
+    if isinstance(number, bool) or not isinstance(number, str | int | None):
+        raise UnusableRowError("problem_id is neither a text nor a whole number")
+    named = "" if number is None else str(number)
+    if not named and row.get("question") is None:
+        raise UnusableRowError("no problem_id and no question")
+    if reward is None and correct is None:
+        raise UnusableRowError("no reward and no correct")
+    value = float(reward) if isinstance(reward, bool) else number_of(reward)
+    if value is None and reward is not None:
+        raise UnusableRowError(f"reward is {reward if isinstance(reward, float) else 'not a number'}")
+    if correct is not None and (not isinstance(correct, bool | int | float) or correct not in (0, 1)):
+        raise UnusableRowError("correct is neither true nor false")
+    verdict = None if correct is None else bool(correct)
+    return {
+        "problem_id": named,
+        "prompt": "" if row.get("question") is None else READERS["prompt"](row["question"], "question"),
+        "completion": None if row.get("completion") is None else READERS["completion"](row["completion"], "completion"),
+        "reward": float(bool(verdict)) if value is None else value,
+        "correct": verdict,
+        "sample": None if row.get("sample") is None else whole_of(row["sample"], "sample"),
+        "completion_tokens": _tokens_or_none(row.get("completion_tokens")),
+    }
+
+
+def _tokens_or_none(value: object) -> list[int] | None:
+    return None if value is None else READERS["completion_tokens"](value, "completion_tokens")
+
+
 NO_TOKENS = "no tokens and no log-probs: the rows can be scored, curated and browsed, not updated from"
 FORMATS: Mapping[str, Format] = {
     "verl": Format(
@@ -221,6 +257,18 @@ FORMATS: Mapping[str, Format] = {
         also=("logprobs", "prompt_idx"),
         more=_record,
         texts=False,
+    ),
+    "table": Format(
+        ".jsonl",
+        ("the policy is not named, so no update takes the rows",),
+        {
+            "problem_id": "problem_id", "question": "prompt", "completion": "completion", "answer": "answer",
+            "reward": "reward", "correct": "correct", "round": "round", "sample": "sample",
+            "completion_tokens": "completion_tokens", "finish_reason": "finish_reason",
+        },
+        components=None,
+        more=_own,
+        strict=True,
     ),
     "art": Format(
         ".parquet",

@@ -21,7 +21,8 @@ class Exchanged:
     """One rollout with its reward; an empty id was not given."""
 
     prompt: str
-    completion: str
+    completion: str | None
+    """None if only its reward is known."""
     round: int = 0
     problem_id: str = ""
     rollout_id: str = ""

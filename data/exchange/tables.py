@@ -5,8 +5,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
+from gradus.data.arrays import codes, ints, nulls, one_array, pc, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.exchange.row import Exchanged
 from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
@@ -51,6 +53,24 @@ def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:
         place = rollouts.schema.get_field_index(name)
         rollouts = rollouts.set_column(place, name, values.cast(rollouts.schema.field(name).type))
     return rollouts
+
+
+def with_lengths(difficulty: pa.Table, rollouts: pa.Table) -> pa.Table:
+    """Return a difficulty table with the mean tokens and characters of each problem's completions beside it.
+
+    The columns are `mean_tokens` and `mean_characters`, null for a problem without token ids or texts.
+    """
+    number, ids = codes(rollouts.column("problem_id"))
+    at = positions(difficulty.column("problem_id"), ids)
+    for name, lengths in (
+        ("mean_tokens", pc.list_value_length(one_array(rollouts.column("completion_tokens")))),
+        ("mean_characters", pc.utf8_length(one_array(rollouts.column("completion")))),
+    ):
+        there = ~nulls(lengths)
+        num, total = (np.bincount(number[there], each, len(ids)) for each in (None, ints(lengths)[there]))
+        means = pa.array(np.divide(total, num, out=np.full(len(ids), np.nan), where=num > 0), from_pandas=True)
+        difficulty = difficulty.append_column(name, take_or_null(means, at))
+    return difficulty
 
 
 def _judged(row: Exchanged, correct_at: float | None) -> Exchanged:

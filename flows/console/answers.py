@@ -92,6 +92,35 @@ class Memory(TypedDict):
     warning: str
 
 
+class Signal(TypedDict):
+    """The groups without variance that are expected in the first round to be sampled, before its waves.
+
+    None for what nothing in the lake says.
+    """
+
+    round: int
+    problems: int
+    """Problems that the means are over."""
+    drawn: bool
+    """True if these are the problems that the round samples, or would by the pass rates known; False for all."""
+    groups: int
+    """Groups of the round."""
+    group: int | None
+    """Completions of a group; None if they differ."""
+    measured: int
+    """Those of the problems that have a pass rate."""
+    prior: list[float] | None
+    """a and b of the Beta distribution of pass rates over problems."""
+    no_variance_frac: float | None
+    """Mean chance that the completions of a group are all right or all wrong."""
+    solved_of_8: float | None
+    """Problems of the round expected to be solved at least once in 8: its draw times pass@8."""
+    rollout_tokens: float | None
+    """Mean completion tokens of a rollout."""
+    signal_group_tokens: float | None
+    """Completion tokens for each group with variance."""
+
+
 class Forecast(TypedDict):
     """The forecast of a training run."""
 
@@ -103,6 +132,8 @@ class Forecast(TypedDict):
     tokens: int | None
     seconds: float | None
     memory: Memory
+    signal: Signal | None
+    """None if nothing is left to sample, or the problems are not known yet."""
     remarks: list[str]
 
 

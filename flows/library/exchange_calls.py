@@ -96,7 +96,7 @@ def _rollouts(
 @call
 def import_rollouts(
     source: Annotated[Input, Taken("a file, or a folder of files, that another system wrote", argument=True)],
-    system: Annotated[str, Taken("verl, trl, trinity, open-instruct or art", "--from")],
+    system: Annotated[str, Taken("verl, trl, trinity, open-instruct, art, or table: your own", "--from")],
     *,
     columns: Annotated[
         Mapping[str, str] | Sequence[str] | None, Taken("rename a column, ours=theirs; repeatable", "--map")
@@ -115,20 +115,37 @@ def import_rollouts(
     correct_at: Annotated[
         float | None, Taken("a row without a verdict is correct if its reward is at least this")
     ] = None,
+    problems: Annotated[
+        Input | None,
+        Taken(
+            "problems that the rows of a table name: a file, an artifact, bundled:train or bundled:heldout",
+            complete=artifacts("problems"),
+        ),
+    ] = None,
+    out: Annotated[
+        Input | None, Taken("also write the difficulty here, with lengths of completions (.parquet or .jsonl)")
+    ] = None,
 ) -> "Imported":
     """Take in rollouts of another system, with their rewards, as rollouts, scores, problems and difficulty.
 
-    `system` is verl, trl, trinity, open-instruct or art. Return the names of the artifacts, and what the files lack.
+    `system` is verl, trl, trinity, open-instruct or art, or table for rows of your own: `problem_id` or `question`,
+    `reward` or `correct`, and `completion`, `completion_tokens`, `sample`, `round` if there are any. Return names of
+    the artifacts, and what the files lack.
     """
-    from gradus.tasks.inspect.exchange.incoming import check_source
+    from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source
 
     path, model = named(source), None if tokenizer is None else named(tokenizer)
     sampler = None if policy is None else named(policy)
     given = mapping(columns or ())
-    check_source(Path(path), system, Path(model) if model else None, sampler, given)
-    check_inputs(Home.from_environment().lake, policy=sampler)
+    asked = None if problems is None else named(problems)
+    check_source(Path(path), system, Path(model) if model else None, sampler, given, asked)
+    check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
+    place = None if out is None else named(out)
+    check_rows_out(place)
     with computing() as ready:
         from gradus.flows import exchange
 
         ready()
-        return exchange.import_rollouts(path, cast("System", system), given, model, sampler, temperature, correct_at)
+        return exchange.import_rollouts(
+            path, cast("System", system), given, model, sampler, temperature, correct_at, asked, place
+        )

@@ -11,6 +11,7 @@ from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.comparing.checked import Checked
+from gradus.flows.loop.expected_signal import expected_signal, signal_fields
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
@@ -70,6 +71,7 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         start = start_of(session, recipe)
         trained = train(session, recipe, start)
         memory = _memory(session, recipe, start)
+        signal = expected_signal(session)
     total, stages = _costs(session.calls), dict.fromkeys(call["stage"] for call in session.calls)
     return {
         "run": folder.name,
@@ -80,6 +82,7 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         "tokens": total["tokens"],
         "seconds": total["seconds"],
         "memory": memory,
+        "signal": signal,
         "remarks": [*session.remarks, *([f"the run ends: {trained.stopped}"] if trained.stopped else [])],
     }
 
@@ -110,6 +113,7 @@ def render(result: Forecast) -> None:
             "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
             "memory": f"rollout {size(memory['rollout'])}, update {size(memory['update'])} at least, of "
             f"{size(memory['machine'])}",
+            **signal_fields(result["signal"]),
         }
     )
     if memory["warning"]:

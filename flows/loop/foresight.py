@@ -42,6 +42,8 @@ class Foresight:
     forced: frozenset[tuple[str, int, str]] = frozenset()
     calls: list[ForeseenCall] = field(default_factory=list[ForeseenCall])
     remarks: list[str] = field(default_factory=list[str])
+    asked: dict[tuple[str, int, str], Call] = field(default_factory=dict[tuple[str, int, str], Call])
+    """The last call of each stage, round and purpose, reused or not."""
     _pending: dict[Ref, str] = field(default_factory=dict[Ref, str])
     """Artifacts that are not there, and would not be computed here, with the label of the stage that makes them."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
@@ -60,6 +62,7 @@ class Foresight:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
         call = Call(name, pinned(config), inputs, round, purpose, facts)
         with self._lock:  # of the two threads of a run that overlaps
+            self.asked[call.key] = call
             forced = call.key in self.forced
             use = self.seed if seed is None else seed
             job = planned(self.store, call, run="", seed=use, forced=forced, content_key=self._content_key)
@@ -69,6 +72,10 @@ class Foresight:
                 self.calls.append(_foreseen(call, REUSED))
                 return Outcome(call.name, call.purpose, call.round, ref, reused=True, seconds=0.0, report=report)
             return self._to_compute(call, job, ref)
+
+    def there(self, ref: Ref) -> bool:
+        """Return whether an artifact is in the lake, or was computed here."""
+        return ref not in self._pending and self.store.find(ref) is not None
 
     def halt(self) -> None:
         """Do nothing: no stage is running."""

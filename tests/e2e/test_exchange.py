@@ -203,3 +203,27 @@ def test_plain_transformers_and_the_card_reach_the_pass_rate_that_the_card_state
     golds = [row["answer"] for row in problems for _ in range(4)]
     right = [text.rpartition("#### ")[2] == gold for text, gold in zip(texts, golds, strict=True)]
     assert low <= sum(right) / len(right) <= high
+
+
+def test_rollouts_of_one_s_own_are_measured_without_a_model_and_choose_problems(
+    new_program: Callable[..., Program],
+) -> None:
+    program = new_program()
+    questions = [json.loads(line)["question"] for line in (program.home / "train.jsonl").read_text().splitlines()][:6]
+    right = {question: min(at, 4) for at, question in enumerate(questions)}  # of 4: 0, 1, 2, 3, 4, 4
+    rows = [{"question": q, "score": int(at < k), "sample": at} for q, k in right.items() for at in range(4)]
+    (program.home / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    wanted = ("import", "mine.jsonl", "--from", "table", "--problems", "train.jsonl")
+    found = program.json(*wanted, "--map", "reward=score", "--out", "known.jsonl")
+    assert (found["rows"], found["scored"], found["refused"]) == (24, 24, {})
+    known = [json.loads(line) for line in (program.home / "known.jsonl").read_text().splitlines()]
+    assert [(row["n"], row["k"]) for row in known] == [(4, k) for k in right.values()]
+    chosen = ("curate", "--problems", "train.jsonl", "--filter", "zero_variance:unmeasured=drop")
+    for difficulty in (found["difficulty"], "known.jsonl"):
+        plan = program.json(*chosen, "--difficulty", difficulty)
+        assert plan["problem_ids"] == [row["problem_id"] for row in known if 0 < row["k"] < 4]
+    assert program.json("surface")["problems"] == 6
+    code, _, said = program.run(*wanted)
+    assert code == 1
+    assert "mine.jsonl line 1: no reward and no correct" in said
+    assert "Traceback" not in said

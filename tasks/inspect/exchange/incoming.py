@@ -1,5 +1,6 @@
 """Rollouts that another system wrote, read into tables: files of a folder in order, unusable rows counted."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -7,19 +8,22 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.exchange import FORMATS, Format, read
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
+from gradus.data.files import replacing
 from gradus.data.nearest import did_you_mean
 from gradus.data.sources.formats import UnusableRowError
 from gradus.data.sources.tabular import Refused, Renamed, read_rows, refuse_fields
+from gradus.tasks.inspect.exchange.own_rows import OWN_HINT, OwnRows
 from gradus.tasks.inspect.token_pieces import texts_of, tokenizer_of
 
-System = Literal["verl", "trl", "trinity", "open-instruct", "art"]
-"""The systems whose files are read."""
+System = Literal["verl", "trl", "trinity", "open-instruct", "art", "table"]
+"""The systems whose files are read; table is a user's own."""
 _METADATA = "_metadata.jsonl"
 """End of the name of open-instruct's file about its run, which lies beside its shards."""
 _NUMBER = re.compile(r"(\d+)")
@@ -35,10 +39,20 @@ def reader(name: str) -> Format:
 
 
 def check_source(
-    path: Path, name: str, tokenizer: Path | None, policy: str | None, columns: Mapping[str, str] | None = None
+    path: Path,
+    name: str,
+    tokenizer: Path | None,
+    policy: str | None,
+    columns: Mapping[str, str] | None = None,
+    problems: str | None = None,
 ) -> None:
-    """Raise UsageError if there is nothing to read, tokens without a tokenizer, or a policy beside texts."""
+    """Raise UsageError if there is nothing to read, tokens without a tokenizer, or a policy beside texts.
+
+    Also for problems beside rollouts of another system, which have prompts instead of questions.
+    """
     found = reader(name)
+    if problems is not None and not found.strict:
+        raise UsageError("--problems goes with --from table", hint="leave it out")
     refuse_fields(columns or {}, found.columns, f"a file of {name}")
     if not path.exists():
         raise UsageError(f"there is no file or folder {shortened(str(path))}", hint="check the name")
@@ -57,27 +71,53 @@ def read_incoming(
     columns: Mapping[str, str],
     tokenizer: Path | None = None,
     correct_at: float | None = None,
+    problems: pa.Table | None = None,
 ) -> tuple[dict[str, pa.Table], int, dict[str, int]]:
     """Read a file, or all files of a folder; return the tables, the number of files and refused rows by reason.
 
     `columns` renames what a row has, theirs by the name it should have. A row without a verdict is correct if its
-    reward is at least `correct_at`. Raise BadInputError if there is no file, or no row that can be used.
+    reward is at least `correct_at`; if a user's own table has no verdict, and all its rewards are 0 or 1, that is 1.
+    A user's own rows name one of `problems`, if they are given, by id or else by question. Raise BadInputError if there
+    is no file, or no row that can be used, and for the first unusable row of a user's own file.
     """
     found, refused = reader(name), Refused()
     refuse_fields(columns, found.columns, f"a file of {name}")
     files, renamed = _files(path, found.suffix), Renamed(columns, str(path))
-    rows = [row for file in files for row in _rows(file, found, renamed, refused)]
+    own = OwnRows(problems) if found.strict else None
+    rows = [row for file in files for row in _rows(file, found, renamed, refused, own)]
     renamed.refuse_unknown()
     if not rows:
         text = refused.examples[0] if refused.examples else f"{path} holds no rows"
-        raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint="is --from right?")
+        raise BadInputError(
+            f"no row can be read as a rollout of {name}: {text}", hint="is --from right?" if own is None else OWN_HINT
+        )
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
+    if own is not None and correct_at is None and all(row.correct is None and row.reward in (0, 1) for row in rows):
+        correct_at = 1.0
     return tables_of(rows, name, correct_at), len(files), dict(refused.reasons)
 
 
+def check_rows_out(out: str | None) -> None:
+    """Raise UsageError for a file that no table can be written to."""
+    if out is not None and Path(out).suffix not in (".parquet", ".jsonl"):
+        ending = Path(out).suffix or "nothing"
+        raise UsageError(f"--out {shortened(out)} ends in {ending}", hint="give .parquet or .jsonl")
+    if out is not None and not Path(out).absolute().parent.is_dir():
+        raise UsageError(f"--out {shortened(out)}: there is no folder {Path(out).parent}", hint="make it first")
+
+
+def write_rows(rows: pa.Table, path: Path) -> None:
+    """Write a table to a .parquet file, or to one of JSON lines."""
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            pq.write_table(rows, temporary)
+        else:
+            temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.to_pylist()))
+
+
 def _files(path: Path, suffix: str) -> list[Path]:
-    """Return the files of a folder and those below it in the order of the numbers in their names."""
+    """Return the files of a folder and those below it in the order of the numbers in their names; a file as it is."""
     if path.is_file():
         return [path]
     files = [file for file in path.rglob(f"*{suffix}") if file.is_file() and not file.name.endswith(_METADATA)]
@@ -93,14 +133,21 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(path))]
 
 
-def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused) -> Iterator[Exchanged]:
+def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused, own: OwnRows | None) -> Iterator[Exchanged]:
     for located in read_rows(file, refused):
+        if own is not None:
+            own.refuse(refused)
         try:
             row = read(found, renamed(located.row))
+            row = row if own is None else own.named(row, located.place)
         except UnusableRowError as reason:
             refused.add(str(reason), located.place)
+            if own is not None:
+                own.refuse(refused, located.row)
             continue
         yield _of_file(row, file) if found.step_in_name else row
+    if own is not None:
+        own.refuse(refused)
 
 
 def _of_file(row: Exchanged, file: Path) -> Exchanged:
