@@ -218,6 +218,7 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
         "policy": recipe.policy,
         "reference": recipe.policy,
         "teacher": recipe.teacher,
+        "evaluated": recipe.evaluate.main.problems,
     }
     given = {role: [text] for role, text in named.items() if text and stage.used(settings, role)}
     check_stage(stage, settings, given)

@@ -57,7 +57,15 @@ class CurateConfig(Config):
     @property
     def counts_tokens(self) -> bool:
         """Return whether a component reads how many tokens of a policy the prompts have."""
-        return any("prompt_tokens" in (chosen.needs or ()) for chosen in chosen_in(self))
+        return self._reads("prompt_tokens")
+
+    @property
+    def knows_evaluated(self) -> bool:
+        """Return whether a component reads which problems share text with evaluated ones."""
+        return self._reads("contaminated")
+
+    def _reads(self, column: str) -> bool:
+        return any(column in (chosen.needs or ()) for chosen in chosen_in(self))
 
 
 class HintConfig(Config):
@@ -98,6 +106,14 @@ CURATE = Stage(
         Short("sampler", "NAME[:k=v,...]: all, uniform or variance", default="all", read="component"),
         Short("draw", "problems to draw; 0 takes all", type=int, default=0, least=0),
         counting("counts_tokens"),
+        Role(
+            "evaluated",
+            "evaluation problems that the filter decontaminated looks for: files or artifacts; repeatable",
+            "problems",
+            many=True,
+            default=None,
+            used="knows_evaluated",
+        ),
     ),
     check="gradus.tasks.preflight.checks:check_curate",
     reads=lambda settings: tracked_columns(settings.tracked),
