@@ -25,7 +25,7 @@ _ENTITIES = (("&quot;", '"'), ("&amp;", "&"), ("&lt;", "<"), ("&gt;", ">"))
 
 
 @component("reward", name="bleu", paper="arXiv 2505.11080")
-def judge(row: Row, gold: str, max_chars: int, *, order: Annotated[int, Ge(1)] = 4) -> Verdict:
+def judge_bleu(row: Row, gold: str, max_chars: int, *, order: Annotated[int, Ge(1)] = 4) -> Verdict:
     """BLEU of the completion, smoothed, against the answer as its reference: 1 for the same words, 0 for none.
 
     BLEUBERI (arXiv 2505.11080): min(1, exp(1 - r / c)) times the geometric mean of (m_n + 1) / (w_n + 1) for n = 1 to

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.models.rewards.judges.bleu import bleu, judge, words
+from gradus.models.rewards.judges.bleu import bleu, judge_bleu, words
 
 CAT = "the cat sat on the mat"
 
@@ -27,15 +27,15 @@ CAT = "the cat sat on the mat"
 )
 def test_shares_of_runs_as_counted(said: str, expected: float) -> None:
     assert bleu(said.split(), CAT.split()) == pytest.approx(expected, rel=1e-12)
-    verdict = judge({"completion": said}, CAT, 1000)
+    verdict = judge_bleu({"completion": said}, CAT, 1000)
     assert verdict.value == pytest.approx(expected, rel=1e-12)
     assert (verdict.outcome, verdict.abstains) == ("", False)  # correct_at may make a verdict of it
 
 
 def test_only_what_follows_the_thinking_is_judged() -> None:
-    assert judge({"completion": f"<think>a dog</think>{CAT}"}, CAT, 1000).value == pytest.approx(1.0)
-    assert judge({"completion": f"<think>{CAT}"}, CAT, 1000).value == 0.0
-    assert judge({"completion": CAT}, " ", 1000).error == "the reference ' ' has no words"
+    assert judge_bleu({"completion": f"<think>a dog</think>{CAT}"}, CAT, 1000).value == pytest.approx(1.0)
+    assert judge_bleu({"completion": f"<think>{CAT}"}, CAT, 1000).value == 0.0
+    assert judge_bleu({"completion": CAT}, " ", 1000).error == "the reference ' ' has no words"
 
 
 def test_words_are_those_of_13a() -> None:
