@@ -17,7 +17,7 @@ from gradus.data.errors import UsageError
 
 @component("filter", needs=("question", "messages"))
 def script(
-    candidates: Rows, *, scripts: tuple[str, ...] = ("Latin",), min_frac: Annotated[float, Ge(0.0), Le(1.0)] = 0.9
+    candidates: Rows, *, scripts: str = "Latin", min_frac: Annotated[float, Ge(0.0), Le(1.0)] = 0.9
 ) -> Selection:
     """Keep problems whose letters are in some scripts of Unicode, such as Latin, Han or Cyrillic.
 
@@ -26,16 +26,16 @@ def script(
     messages. Raise UsageError for a name that Unicode does not have.
 
     Args:
-        scripts: Names of scripts, as Unicode spells them.
+        scripts: Names of scripts with spaces between, as Unicode spells them: Han Hiragana Katakana.
         min_frac: Lowest share of the letters that are in one of them.
     """
     texts = texts_of(pa.table({name: candidates.arrow(name) for name in ("question", "messages")}))
     # Letters alone: digits and signs are of no script, marks are of one and no letters.
     only = pc.replace_substring_regex(texts, pattern=r"\PL+", replacement="")
-    theirs = floats(pc.count_substring_regex(only, _of(scripts)))
+    theirs = floats(pc.count_substring_regex(only, _of(scripts.split())))
     letters = floats(pc.count_substring_regex(texts, r"\pL"))
     share = np.divide(theirs, letters, out=np.ones(len(letters)), where=letters > 0)
-    return selection(candidates.num_rows, [(share < min_frac, f"script: below {min_frac:g} in {', '.join(scripts)}")])
+    return selection(candidates.num_rows, [(share < min_frac, f"script: below {min_frac:g} in {scripts}")])
 
 
 def _of(scripts: Sequence[str]) -> str:
