@@ -43,7 +43,7 @@ MEASURING = {
     "profile": replace(
         DIFFICULTY,
         name="profile",
-        doc="Measure how difficult problems are for a policy; `import --from table` does so for rollouts that you have.",
+        doc="Measure how difficult problems are for a policy; `import --from table` does so for your own rollouts.",
         takes=(PROBLEMS, POLICY, *_SAMPLED),
         draws=True,
         verb=True,

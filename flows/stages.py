@@ -156,6 +156,7 @@ def __getattr__(name: str) -> Flow[..., StageAnswer]:
 
 def _resolved(session: Session, role: Role, texts: str | list[str], columns: dict[str, str] | None) -> list[Ref]:
     named = [texts] if isinstance(texts, str) else texts
-    if role.name == "problems":
-        return [problems_ref(session, text) for text in named]
+    if role.of_table == "problems":
+        purpose = "train" if role.name == "problems" else role.name
+        return [problems_ref(session, text, purpose=purpose) for text in named]
     return [resolve_artifact(session.store, text, role.of_table, columns) for text in named]

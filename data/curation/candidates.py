@@ -3,7 +3,7 @@
     candidates["pass_rate"]          (N,) float64, NaN where never measured
     candidates["problem.level"]      (N,): the key `level` of each problem's `extra`
 
-Columns are those of the tables problems and difficulty, and `prompt_tokens` (gradus.data.table_rows).
+Columns are those of the tables problems and difficulty, `prompt_tokens` and `contaminated` (gradus.data.table_rows).
 """
 
 from collections.abc import Collection
@@ -19,14 +19,19 @@ from gradus.data.table_rows import TableRows
 
 PROMPT_TOKENS = "prompt_tokens"
 """The column that holds the number of tokens of each prompt, if a policy was given to count them."""
+CONTAMINATED = "contaminated"
+"""The column that is 1 for a problem that shares text with an evaluated one (gradus.data.curation.overlap), else 0;
+there if evaluated problems were given."""
 
+MADE = (PROMPT_TOKENS, CONTAMINATED)
+"""The columns of neither table, each there only for a component that needs it."""
 _MEASURED = tuple(column.name for column in DIFFICULTY.columns if column.name != "problem_id")
 
 
 class Candidates(TableRows):
     """Problems with their measurements."""
 
-    known: ClassVar[Collection[str]] = (*(column.name for column in PROBLEMS.columns), *_MEASURED, PROMPT_TOKENS)
+    known: ClassVar[Collection[str]] = (*(column.name for column in PROBLEMS.columns), *_MEASURED, *MADE)
 
     def _source(self, name: str) -> str:
         plain = name.removeprefix(OF_PROBLEM)  # problem.domain is the column, as in the rows of a round
@@ -61,4 +66,4 @@ def candidates(problems: pa.Table, difficulty: pa.Table | None) -> Candidates:
 def no_candidates() -> Candidates:
     """Return candidates without rows: enough for a filter to refuse settings that contradict each other."""
     columns = {column.name: column.type for column in (*PROBLEMS.columns, *DIFFICULTY.columns)}
-    return Candidates(pa.schema([*columns.items(), (PROMPT_TOKENS, pa.int64())]).empty_table())
+    return Candidates(pa.schema([*columns.items(), *((name, pa.int64()) for name in MADE)]).empty_table())

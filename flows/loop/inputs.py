@@ -30,7 +30,7 @@ from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
 from gradus.tasks.artifacts.tracker_rows import start_ref
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
-from gradus.tasks.inspect.remarks import shared_problems
+from gradus.tasks.inspect.remarks import is_filtered, shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import RUN, read_settings
@@ -118,9 +118,11 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     trained = list(ingested.values())
     for drawn in trained:
         _refuse_long(session, recipe, policy, drawn, suites)
-    found = (shared_problems(session.store, drawn, ref, name) for drawn in trained for name, ref in suites.items())
+    filtered = is_filtered(each.model_dump() for each in recipe.curate.filters)
+    pairs = ((drawn, ref, name) for drawn in trained for name, ref in suites.items())
+    found = [text for pair in pairs for text in shared_problems(session.store, *pair, filtered=filtered)]
     traces, left_out = _texts(session.store, recipe, trained)
-    remarks = (*filter(None, found), *left_out)
+    remarks = (*found, *left_out)
     for text in remarks:
         session.say(f"note: {text}")
     trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}

@@ -226,6 +226,7 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
         "reference": recipe.policy,
         "teacher": recipe.teacher,
         "hints": recipe.begin.hints or recipe.problems,
+        "evaluated": recipe.evaluate.main.problems,
     }
     given = {role: [text] for role, text in named.items() if text and stage.used(settings, role)}
     check_stage(stage, settings, given)

@@ -61,6 +61,7 @@ def curate(
     sampler: Component = "all",
     draw: int = 0,
     policy: Input | None = None,
+    evaluated: Input | Sequence[Input] | None = None,
     **given: Unpack[_Drawn],
 ) -> Artifact: ...
 def rollout(

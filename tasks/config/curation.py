@@ -64,7 +64,15 @@ class CurateConfig(Config):
     @property
     def counts_tokens(self) -> bool:
         """Return whether a component reads how many tokens of a policy the prompts have."""
-        return any("prompt_tokens" in (chosen.needs or ()) for chosen in chosen_in(self))
+        return self._reads("prompt_tokens")
+
+    @property
+    def knows_evaluated(self) -> bool:
+        """Return whether a component reads which problems share text with evaluated ones."""
+        return self._reads("contaminated")
+
+    def _reads(self, column: str) -> bool:
+        return any(column in (chosen.needs or ()) for chosen in chosen_in(self))
 
     @property
     def shows_hints(self) -> bool:
@@ -112,6 +120,14 @@ CURATE = Stage(
         Short("draw", "problems to draw; 0 takes all", type=int, default=0, least=0),
         Short("hint_level", "level of the hints that are shown; 0 for none", type=int, default=0, least=0),
         counting("counts_tokens"),
+        Role(
+            "evaluated",
+            "evaluation problems that the filter decontaminated looks for: files or artifacts; repeatable",
+            "problems",
+            many=True,
+            default=None,
+            used="knows_evaluated",
+        ),
     ),
     check="gradus.tasks.preflight.checks:check_curate",
     reads=lambda settings: tracked_columns(settings.tracked),

@@ -1,11 +1,12 @@
 """Remarks that the figures of a run need beside them, in sentences made of the counts of its stages."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, bools, one_array, pc
+from gradus.data.arrays import Bools, bools, one_array, pc
+from gradus.data.curation.overlap import WORDS, contaminated, texts_of, whole_texts
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import Attempt
 from gradus.tasks.runs.records import Summary
@@ -14,6 +15,7 @@ from gradus.tasks.runtime.attempt import read_report
 MAX_LISTED = 12
 IDENTITY = ["problem_id", "question", "messages"]
 """The columns by which problems are recognised."""
+_FILTER = """curate.filters = ["decontaminated"]"""
 _COUNTED = {
     "curate": {
         "tied_out": "{tied_out} problems that `top` left out rank equal to the last one kept "
@@ -45,11 +47,12 @@ def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> Iterator
     """Remark on evaluated problems that are trained on, once for each suite."""
     trained = [row["output"] for row, _ in stages if (row["stage"], row["purpose"]) == ("curate", "train")]
     learnt = _problems(store, trained[-1]) if trained else None
+    filtered = bool(trained) and is_filtered(store.manifest(Ref.parse(trained[-1])).config.get("filters", ()))
     evaluated = {str(found.get("suite", "")): row["output"] for row, found in stages if row["stage"] == "evaluate"}
     for suite, output in evaluated.items():
         ref = _problems(store, output) if learnt else None
-        if learnt and ref and (text := shared_problems(store, learnt, ref, suite)):
-            yield text
+        if learnt and ref:
+            yield from shared_problems(store, learnt, ref, suite, filtered=filtered, always=True)
 
 
 def _problems(store: Store, output: str) -> Ref | None:
@@ -57,40 +60,46 @@ def _problems(store: Store, output: str) -> Ref | None:
     return Ref.parse(named[0]) if named else None
 
 
-def shared_problems(store: Store, trained: Ref, evaluated: Ref, suite: str) -> str:
-    """Return a remark on the evaluated problems that are trained on; empty if none is, or either is not there.
+def is_filtered(filters: Iterable[Mapping[str, object]]) -> bool:
+    """Return whether one of some filters leaves out the problems that share text with evaluated ones."""
+    return any(each.get("name") == "decontaminated" for each in filters)
 
-    They are recognised by their text without case and spaces, and by their id.
+
+def shared_problems(
+    store: Store, trained: Ref, evaluated: Ref, suite: str, *, filtered: bool = False, always: bool = False
+) -> list[str]:
+    """Return remarks on evaluated problems that are trained on, and on training problems that share text with them.
+
+    None if either table is not there. The first are recognised by their text without case and spaces, and by their id,
+    the others by runs of words (gradus.data.curation.overlap). With `filtered` those are not trained on. With `always`
+    it is said, too, if there are none.
     """
     if store.find(trained) is None or store.find(evaluated) is None:
-        return ""
+        return []
     learnt, measured = store.read(trained, IDENTITY), store.read(evaluated, IDENTITY)
-    by_text, by_id = recognised(learnt, measured)
+    shared = contaminated(texts_of(learnt), texts_of(measured))
+    by_text, by_id = recognised(learnt.filter(pa.array(~shared)) if filtered else learnt, measured)
     num_text, num_all = int(by_text.sum()), int((by_text | by_id).sum())
-    if not num_all:
-        return ""
-    alone = f", {num_all - num_text} by their id alone" if num_all > num_text else ""
-    total = measured.num_rows
-    return (
-        f"{num_all} of the {total} problems of {suite} are trained on, too{alone}: figures there are not of unseen ones"
-    )
+    found: list[str] = []
+    if num_all:
+        alone = f", {num_all - num_text} by their id alone" if num_all > num_text else ""
+        known = f"{num_all} of the {measured.num_rows} problems of {suite} are trained on, too{alone}"
+        found.append(f"{known}: figures there are not of unseen ones")
+    if num := int(shared.sum()):
+        then = "the filter decontaminated leaves them out" if filtered else f"{_FILTER} leaves them out"
+        many = f"{num} of the {learnt.num_rows} training problems share"
+        found.append(f"{many} {WORDS} words in a row with a problem of {suite}, or all their text: {then}")
+    elif always:
+        found.append(f"no training problem shares {WORDS} words in a row, or all its text, with a problem of {suite}")
+    return found
 
 
 def recognised(known: pa.Table, problems: pa.Table) -> tuple[Bools, Bools]:
     """Return which problems (P,) are among the known ones by their text, and by their id."""
-    by_text = pc.is_in(_texts(problems), value_set=_texts(known).drop_null())
+    texts, others = (whole_texts(texts_of(each)) for each in (problems, known))
+    by_text = pc.is_in(texts, value_set=others.drop_null())
     by_id = pc.is_in(one_array(problems.column("problem_id")), value_set=one_array(known.column("problem_id")))
     return bools(by_text), bools(by_id)
-
-
-def _texts(problems: pa.Table) -> Column:
-    """The text of each problem without case and spaces; null if it has none."""
-    found = one_array(problems.column("question"))
-    if found.null_count:
-        chats: list[list[dict[str, str]] | None] = problems.column("messages").to_pylist()
-        joined = ["".join(turn["content"] for turn in turns) if turns else None for turns in chats]
-        found = pc.coalesce(found, pa.array(joined, pa.string()))
-    return pc.replace_substring_regex(pc.utf8_lower(found), pattern=r"\s+", replacement="")
 
 
 def remarks_of(stage: str, purpose: str, summary: Summary) -> list[str]:

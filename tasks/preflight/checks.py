@@ -133,9 +133,11 @@ def check_ingest(config: IngestConfig, inputs: Named) -> None:
 
 
 def check_curate(config: CurateConfig, inputs: Named) -> None:
-    """Raise UsageError for a policy without tokens to count, hints without a level, or the other way round."""
+    """Raise UsageError for an input that nothing reads, or a filter or level without what it reads."""
     if bool(inputs.get("policy")) != config.counts_tokens:
         raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
+    if bool(inputs.get("evaluated")) != config.knows_evaluated:
+        raise UsageError("--evaluated goes with --filter decontaminated", hint="give both, or neither")
     if bool(inputs.get("hints")) != config.shows_hints:
         raise UsageError("--hints goes with --hint-level N, from 1 on", hint="give both, or neither")
 
@@ -262,7 +264,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
 
     `tracked` are the columns of trackers that there are, each with its key columns.
     """
-    from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
+    from gradus.data.curation.candidates import MADE, Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
     from gradus.data.curation.traces import TraceRows  # noqa: PLC0415
 
@@ -274,7 +276,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
     if isinstance(chosen, TrackerConfig | MeasureConfig):
         _check_keeper(chosen, RoundRows.known)
     elif chosen.kind == "hint":
-        known.remove(PROMPT_TOKENS)
+        known = [name for name in known if name not in MADE]
     elif chosen.kind == "wave":
         known = ["hint", "stored", "traces", *known]
     named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in chosen.needs or ()]

@@ -1,7 +1,8 @@
 """Stage curate: select problems, by their difficulty if known, into a plan with a reason for every row.
 
-Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty and a policy, whose tokens
-the filter prompt_tokens counts, and hints for problems that are shown one from the start, all optional.
+Filters in order, then a ranking, then the top, then a draw. Roles: problems; difficulty, a policy, whose tokens the
+filter prompt_tokens counts, evaluated problems, which the filter decontaminated looks for, and hints for problems that
+are shown one from the start, all optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
 An empty plan is a failure that names what dropped the problems.
 """
@@ -15,7 +16,8 @@ import pyarrow as pa
 from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.rows import Rows
 from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
-from gradus.data.curation.candidates import PROMPT_TOKENS, Candidates, candidates
+from gradus.data.curation.candidates import CONTAMINATED, PROMPT_TOKENS, Candidates, candidates
+from gradus.data.curation.overlap import contaminated, texts_of
 from gradus.data.curation.plan import hinted, plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
@@ -90,11 +92,18 @@ def _hints(ctx: StageContext, problem_ids: Column, config: CurateConfig) -> tupl
 
 
 def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConfig | None) -> Candidates:
-    """Return the problems with their measurements, and the tokens of their prompts if a prompt is given."""
+    """Return the problems with their measurements, and the tokens of their prompts if a prompt is given.
+
+    If the stage has evaluated problems, the column `contaminated` says which share text with one of them.
+    """
     problems = ctx.table("problems", columns)
     if prompt is not None and ctx.inputs.get("policy"):
         lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), prompt.style)
         problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
+    if ctx.inputs.get("evaluated"):
+        evaluated = texts_of(ctx.table("evaluated", ("question", "messages")))
+        shared = contaminated(texts_of(problems), evaluated)
+        problems = problems.append_column(CONTAMINATED, pa.array(shared.astype(np.int64)))
     return candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
 
 

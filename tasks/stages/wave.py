@@ -1,8 +1,9 @@
 """Stage wave: one function of a round's rollouts so far plans further ones.
 
 Roles: problems; the plans, rollouts and scores of the round so far; difficulty and hints, both optional; a policy whose
-tokens the filter prompt_tokens counts; for a wave that reads stored rollouts those of earlier rounds with their scores,
-and the policy that samples (`sampler`), from which their age is counted; for one with a file of texts these (`traces`).
+tokens the filter prompt_tokens counts, and evaluated problems for the filter decontaminated; for a wave that reads
+stored rollouts those of earlier rounds with their scores, and the policy that samples (`sampler`), from which their age
+is counted; for one with a file of texts these (`traces`).
 An empty plan is a good result: the wave has nothing more to ask.
 """
 

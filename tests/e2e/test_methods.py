@@ -19,6 +19,12 @@ CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "dots": ('waves=[{{name="dots", groups=6}}, {{name="replay", alpha=0.0, groups=4}}]',),
+    "drive": (
+        (
+            'phase=[{{rounds=1}}, {{profile=false, changes={{"curate.rank"={{name="column", column="pass_rate", '
+            'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=2 * curate.sample.n"}}}}]'
+        ),
+    ),
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "know_rl": ('score.probe.rewards=["numeric"]',),

@@ -9,13 +9,13 @@ from gradus.components import component
 from gradus.components.chosen import dotted
 from gradus.components.rows import Rows
 from gradus.data.arrays import Column, bools, nulls
-from gradus.data.curation.candidates import PROMPT_TOKENS
+from gradus.data.curation.candidates import MADE
 from gradus.data.curation.results import Selection, selection
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.queries import Relation, select
 
 _ROW, _MET = "row_number_", "met_"
-_UNREAD = ("extra", PROMPT_TOKENS)
+_UNREAD = ("extra", *MADE)
 _UNSTEADY = "select distinct function_name from duckdb_functions() where stability <> 'CONSISTENT'"
 _OF_NOW = {"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"}
 

@@ -159,10 +159,51 @@ def lowest(lists: Lists) -> tuple[Ints, Floats]:
     return place, least
 
 
-def branched(
-    round: Round, place: Ints, least: Floats, per_group: int, *, reason: Callable[[int, float], str], **columns: Any
+@component("wave", paper="arXiv 2509.26628", needs=("group", "correct", "finish_reason", "logprobs"))
+def branch_hard(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    n: Annotated[int, Ge(1)] = 2,
+    inherits: Literal["context", "trained"] = "trained",
 ) -> Planned | None:
-    """Plan branches from the places of the rows of each group with the smallest finite values; none of failed rows."""
+    """Continue more rollouts of a group the fewer of it are right: ceil(G exp(-accuracy)) of its G (AttnRL).
+
+    AttnRL (arXiv 2509.26628), difficulty-aware expansion; accuracy is the share of the group's judged rollouts that
+    are right. The least certain ones are continued from their least certain token, in the same group, as `branch` does.
+    Deviations: AttnRL branches at the steps that later ones attend to most, and gives nodes advantages of their own.
+
+    Args:
+        n: Branches of each chosen rollout.
+        inherits: Loss of the shared beginning in the branches: none, or as of any sampled token.
+    """
+    place, least = lowest(round.rows["logprobs"])
+    by, correct = round.rows.by("group"), round.rows["correct"]
+    expanded = np.ceil(by.count(correct) * np.exp(-by.mean(correct)))
+    return branched(
+        round,
+        place,
+        least,
+        expanded,
+        inherits=inherits,
+        n=n,
+        reason=lambda at, low: f"token {at} had probability {np.exp(low):.3f}",
+    )
+
+
+def branched(
+    round: Round,
+    place: Ints,
+    least: Floats,
+    per_group: int | Floats,
+    *,
+    reason: Callable[[int, float], str],
+    **columns: Any,
+) -> Planned | None:
+    """Plan branches from the places of the rows of each group with the smallest finite values; none of failed rows.
+
+    `per_group` is the number of such rows, one for all groups or that of each row's group, (N,).
+    """
     group, values = round.rows["group"], np.where(round.rows["finish_reason"] == "error", np.inf, least)
     chosen = np.flatnonzero(np.isfinite(values) & (round.rows.by("group").rank(values) < per_group))
     if not len(chosen):

@@ -23,7 +23,7 @@ class Asking:
     by_role: ByRole
     measures: Measures
     known: Mapping[str, list[Ref]]
-    """Problems and, if there are any, their difficulty and a policy whose tokens a filter counts."""
+    """Problems and, if there are any, their difficulty, a policy whose tokens a filter counts, evaluated problems."""
     hinted: Ref | None = None
     earlier: Rounds = ()
     """The rounds before, whose rollouts waves may take up again."""

@@ -136,6 +136,8 @@ class Steps:
         known = {"problems": problems, "difficulty": maybe(memory.difficulty)}
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
+        if curate.knows_evaluated:
+            known["evaluated"] = [*dict.fromkeys(self.start.suites.values())]
         measures = self.measures(index, policy, memory)
         hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         inputs = {**known, "trackers": measures.beside(curate.tracked)}

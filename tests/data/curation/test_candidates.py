@@ -44,6 +44,7 @@ def pool() -> Candidates:
     )
     known = pa.table({"problem_id": ["p0", "p2"], "n": [4, 2], "k": [1, 2], "history": [[0.0, 0.5], [1.0]]})
     table = candidates(problems, known).table.append_column("prompt_tokens", pa.array([3, 4, 5]))
+    table = table.append_column("contaminated", pa.array([0, 1, 0]))
     return Candidates(table.append_column("domain", pa.array(["a", "b", None])))
 
 

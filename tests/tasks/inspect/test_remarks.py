@@ -79,12 +79,44 @@ def test_evaluated_problems_that_are_trained_on_are_counted_by_text_and_by_id(tm
     heldout = pa.table(
         {"problem_id": ["w", "x", "y", "c"], "question": ["1+1=", "two plus two", "what is 4 + 4?", "9 + 9 ="]}
     )
-    said = shared_problems(store, trained, store.put("problems", heldout), "heldout")
+    said, runs = shared_problems(store, trained, store.put("problems", heldout), "heldout")
     told = "4 of the 4 problems of heldout are trained on, too, 1 by their id alone"
     assert said == f"{told}: figures there are not of unseen ones"
-    assert shared_problems(store, trained, store.put("problems", heldout.slice(0, 1)), "test").startswith("1 of the 1 ")
+    leaves = 'curate.filters = ["decontaminated"] leaves them out'
+    assert runs == (
+        f"3 of the 4 training problems share 13 words in a row with a problem of heldout, or all their text: {leaves}"
+    )
+    said, _ = shared_problems(store, trained, store.put("problems", heldout.slice(0, 1)), "test")
+    assert said.startswith("1 of the 1 ")
     other = pa.table({"problem_id": ["z"], "question": ["5 + 5 ="]})
-    assert shared_problems(store, trained, store.put("problems", other), "heldout") == ""
+    assert shared_problems(store, trained, store.put("problems", other), "heldout") == []
+
+
+def test_training_problems_that_share_words_in_a_row_with_evaluated_ones_are_counted(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    thirteen = "Ann has seven red apples and gives three of them to her brother"
+    asked = [f"{thirteen}. How many are left?", "So ANN has, seven red apples and gives three of them to her (brother)"]
+    trained = store.put("problems", pa.table({"problem_id": ["a", "b", "c"], "question": [*asked, "1 + 1 ="]}))
+    heldout = store.put("problems", pa.table({"problem_id": ["x"], "question": [f"{thirteen}! How many has he?"]}))
+    counted = "2 of the 3 training problems share 13 words in a row with a problem of test, or all their text"
+    (said,) = shared_problems(store, trained, heldout, "test")
+    assert said == f'{counted}: curate.filters = ["decontaminated"] leaves them out'
+    (said,) = shared_problems(store, trained, heldout, "test", filtered=True)
+    assert said == f"{counted}: the filter decontaminated leaves them out"
+    other = store.put("problems", pa.table({"problem_id": ["y", "a"], "question": ["1 + 1 = 2?", "9 ="]}))
+    (said, none) = shared_problems(store, trained, other, "test", always=True)
+    assert said.startswith("1 of the 2 problems of test are trained on, too, 1 by their id alone")
+    assert none == "no training problem shares 13 words in a row, or all its text, with a problem of test"
+
+
+def test_problems_that_are_left_out_are_not_said_to_be_trained_on(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    trained = store.put("problems", pa.table({"problem_id": ["a", "b"], "question": ["1 + 1 =", "2 + 2 ="]}))
+    heldout = store.put("problems", pa.table({"problem_id": ["x"], "question": ["1 + 1="]}))
+    same = "1 of the 1 problems of test are trained on, too: figures there are not of unseen ones"
+    assert shared_problems(store, trained, heldout, "test")[0] == same
+    (said,) = shared_problems(store, trained, heldout, "test", filtered=True)
+    assert said.endswith("the filter decontaminated leaves them out")
 
 
 def test_pass_rates_that_nothing_measured_are_said(tmp_path: Path) -> None:
