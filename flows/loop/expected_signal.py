@@ -9,7 +9,7 @@ import pyarrow as pa
 from gradus.components.chosen import chosen_in
 from gradus.data.arrays import Ints, ints, one_array, positions
 from gradus.data.curation.candidates import candidates
-from gradus.data.curation.forecast import fitted_prior, no_variance, some_right
+from gradus.data.curation.surface.forecast import fitted_prior, no_variance, some_right
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed

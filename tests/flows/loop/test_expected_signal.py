@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from gradus.data.arrays import Ints
-from gradus.data.curation.forecast import Prior
+from gradus.data.curation.surface.forecast import Prior
 from gradus.data.lake.store import Store
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop import expected_signal

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from gradus.data.arrays import Floats
-from gradus.data.curation.forecast import STRENGTH, Prior, fitted_prior, no_variance, some_right
+from gradus.data.curation.surface.forecast import STRENGTH, Prior, fitted_prior, no_variance, some_right
 
 UNIFORM = Prior(1.0, 1.0)
 COUNTS = st.lists(st.integers(0, 12).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n))), min_size=1)
