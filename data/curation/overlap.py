@@ -22,9 +22,9 @@ def texts_of(problems: pa.Table) -> pa.Array:
     found = one_array(problems.column("question"))
     if found.null_count and "messages" in problems.column_names:
         messages = one_array(problems.column("messages"))
-        offsets, turns = ragged(messages)
-        if not pa.types.is_struct(turns.type):  # no problem has messages
+        if messages.null_count == len(messages):
             return found
+        offsets, turns = ragged(messages)
         contents = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), turns.field("content"))
         joined = pc.binary_join(contents, "\n")
         found = pc.coalesce(found, pc.if_else(pa.array(np.diff(offsets) > 0), joined, pa.scalar(None, pa.string())))
@@ -118,7 +118,7 @@ def _between(values: Ints, row: Ints) -> Ints:
 
 def _pairs(runs: Ints, apart: int, factor: int) -> Ints:
     """Return a number for each run with the one that begins `apart` words behind it; -1 where one is none."""
-    one, two = runs[: len(runs) - apart], runs[apart:]
+    one, two = runs[: max(0, len(runs) - apart)], runs[apart:]
     return np.where((one >= 0) & (two >= 0), one * factor + two, -1)
 
 

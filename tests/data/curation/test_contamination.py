@@ -45,6 +45,13 @@ def test_thirteen_words_in_a_row_or_the_same_text(text: str | None, found: bool)
     assert shared([text, "so it is"], [*reversed(evaluated), *evaluated]) == [found, False]
 
 
+@pytest.mark.parametrize("num_words", range(1, 14))
+def test_training_texts_of_few_words_alone_are_compared_too(num_words: int) -> None:
+    text = " ".join(ASKED.split()[:num_words])
+    assert shared([text], [f"{ASKED}. How many are left?"]) == [num_words == 13]
+    assert shared([text], [text]) == [True]
+
+
 def test_a_run_does_not_go_from_one_text_into_the_next() -> None:
     halves: list[str | None] = [ASKED[:30], ASKED[30:]]
     assert shared(halves, [ASKED]) == [False, False]

@@ -1,14 +1,18 @@
 """Imports that leave out what nobody needs: the same answers, and everything as it was afterwards."""
 
 import gc
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from gradus.data.lake.store import Store
 from gradus.tasks.host.imports import Distributions, lean_imports
+from tests.tasks.runtime.test_attempt import REF, job
 
 
 def test_the_distribution_of_a_package_is_found_by_its_name_or_by_its_files() -> None:
@@ -73,3 +77,16 @@ def test_arrow_imports_pandas_for_who_asks_for_it_alone() -> None:
         "assert pa.array(frame['a']).null_count == 1\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[3], check=True)
+
+
+def test_a_stage_of_a_training_whose_inputs_are_there_imports_no_pytorch(tmp_path: Path) -> None:
+    todo = replace(job(tmp_path), restores=True).to_json()
+    code = (
+        "import json, sys\n"
+        "from gradus.tasks.runtime.attempt import execute\n"
+        "from gradus.tasks.stages.warm import Warm\n"
+        "execute(json.loads(sys.argv[1]), Warm(), lambda *_: None)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", code, json.dumps(todo)], cwd=Path(__file__).parents[3], check=True)
+    assert Store(tmp_path).find(REF) is not None

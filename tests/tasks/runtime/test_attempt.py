@@ -1,9 +1,7 @@
 """One attempt of a stage: alone on its artifact, and never a second time what another process finished meanwhile."""
 
-import json
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -27,7 +25,6 @@ from gradus.tasks.runtime.attempt import Job, execute, num_gpus, read_report
 from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}
-SOURCE = str(Path(__file__).parents[3] / "src")
 REF = Ref("plan", identity_digest(IDENTITY))
 
 
@@ -39,19 +36,6 @@ def job(root: Path) -> Job:
 
 def never(frac: float, _text: str = "") -> None:
     raise AssertionError(f"something is computed: {frac}")
-
-
-def test_a_stage_of_a_training_whose_inputs_are_there_imports_no_pytorch(tmp_path: Path) -> None:
-    todo = replace(job(tmp_path), restores=True).to_json()
-    code = (
-        "import json, sys\n"
-        "from gradus.tasks.runtime.attempt import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
-        "execute(json.loads(sys.argv[1]), Warm(), lambda *_: None)\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code, json.dumps(todo)], check=True, env={**os.environ, "PYTHONPATH": SOURCE})
-    assert Store(tmp_path).find(REF) is not None
 
 
 def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
