@@ -15,6 +15,8 @@ from gradus.tasks.runtime.attempt import read_report
 MAX_LISTED = 12
 IDENTITY = ["problem_id", "question", "messages"]
 """The columns by which problems are recognised."""
+MAX_CHARS = 1 << 25
+"""Characters of training problems whose runs of words are compared for a remark alone: 7 s on one core."""
 _FILTER = """curate.filters = ["decontaminated"]"""
 _COUNTED = {
     "curate": {
@@ -71,13 +73,15 @@ def shared_problems(
     """Return remarks on evaluated problems that are trained on, and on training problems that share text with them.
 
     None if either table is not there. The first are recognised by their text without case and spaces, and by their id,
-    the others by runs of words (gradus.data.curation.overlap). With `filtered` those are not trained on. With `always`
-    it is said, too, if there are none.
+    the others by runs of words (gradus.data.curation.overlap) unless they have more than MAX_CHARS characters. With
+    `filtered` those are not trained on. With `always` it is said, too, if there are none or they were not compared.
     """
     if store.find(trained) is None or store.find(evaluated) is None:
         return []
     learnt, measured = store.read(trained, IDENTITY), store.read(evaluated, IDENTITY)
-    shared = contaminated(texts_of(learnt), texts_of(measured))
+    texts = texts_of(learnt)
+    compared = (pc.sum(pc.utf8_length(texts)).as_py() or 0) <= MAX_CHARS
+    shared = contaminated(texts, texts_of(measured)) if compared else recognised(measured, learnt)[0]
     by_text, by_id = recognised(learnt.filter(pa.array(~shared)) if filtered else learnt, measured)
     num_text, num_all = int(by_text.sum()), int((by_text | by_id).sum())
     found: list[str] = []
@@ -85,11 +89,16 @@ def shared_problems(
         alone = f", {num_all - num_text} by their id alone" if num_all > num_text else ""
         known = f"{num_all} of the {measured.num_rows} problems of {suite} are trained on, too{alone}"
         found.append(f"{known}: figures there are not of unseen ones")
-    if num := int(shared.sum()):
+    if not compared and always and not filtered:
+        found.append(
+            f"runs of {WORDS} words of {learnt.num_rows} training problems were not compared with {suite}, which takes "
+            f"long: {_FILTER} does, and leaves them out"
+        )
+    elif compared and (num := int(shared.sum())):
         then = "the filter decontaminated leaves them out" if filtered else f"{_FILTER} leaves them out"
         many = f"{num} of the {learnt.num_rows} training problems share"
         found.append(f"{many} {WORDS} words in a row with a problem of {suite}, or all their text: {then}")
-    elif always:
+    elif compared and always:
         found.append(f"no training problem shares {WORDS} words in a row, or all its text, with a problem of {suite}")
     return found
 

@@ -8,6 +8,7 @@ An empty plan is a failure that names what dropped the problems.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gradus.data.curation.plan import hinted, plan_rows
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
+from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
@@ -101,10 +103,26 @@ def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConf
         lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), prompt.style)
         problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
     if ctx.inputs.get("evaluated"):
+        problems = problems.append_column(CONTAMINATED, _contaminated(ctx, problems))
+    return candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
+
+
+@dataclass
+class _Compared:
+    """The problems that were last compared with evaluated ones, which takes minutes for a million, and the result."""
+
+    refs: tuple[Ref, ...] = ()
+    shared: pa.Array | None = None
+
+
+def _contaminated(ctx: StageContext, problems: pa.Table) -> pa.Array:
+    """Return 1 for each problem that shares text with an evaluated one, else 0."""
+    last, refs = ctx.warm.of(_Compared), (*ctx.inputs["problems"], *ctx.inputs["evaluated"])
+    if last.shared is None or last.refs != refs:
         evaluated = texts_of(ctx.table("evaluated", ("question", "messages")))
         shared = contaminated(texts_of(problems), evaluated)
-        problems = problems.append_column(CONTAMINATED, pa.array(shared.astype(np.int64)))
-    return candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
+        last.refs, last.shared = refs, pa.array(shared.astype(np.int64))
+    return last.shared
 
 
 def _columns(config: CurateConfig) -> list[str] | None:

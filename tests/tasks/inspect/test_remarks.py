@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, Store
@@ -107,6 +108,22 @@ def test_training_problems_that_share_words_in_a_row_with_evaluated_ones_are_cou
     (said, none) = shared_problems(store, trained, other, "test", always=True)
     assert said.startswith("1 of the 2 problems of test are trained on, too, 1 by their id alone")
     assert none == "no training problem shares 13 words in a row, or all its text, with a problem of test"
+
+
+def test_more_text_than_is_compared_for_a_remark_is_said_in_the_report_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    trained = store.put("problems", pa.table({"problem_id": ["a", "b"], "question": ["1 + 1 =", "2 + 2 ="]}))
+    heldout = store.put("problems", pa.table({"problem_id": ["x"], "question": ["1 + 1="]}))
+    monkeypatch.setattr("gradus.tasks.inspect.remarks.MAX_CHARS", 13)
+    (same,) = shared_problems(store, trained, heldout, "test")
+    assert same == "1 of the 1 problems of test are trained on, too: figures there are not of unseen ones"
+    assert shared_problems(store, trained, heldout, "test", filtered=True, always=True) == []
+    (same, said) = shared_problems(store, trained, heldout, "test", always=True)
+    assert said.startswith("runs of 13 words of 2 training problems were not compared with test, which takes long")
+    monkeypatch.setattr("gradus.tasks.inspect.remarks.MAX_CHARS", 14)
+    assert len(shared_problems(store, trained, heldout, "test")) == 2
 
 
 def test_problems_that_are_left_out_are_not_said_to_be_trained_on(tmp_path: Path) -> None:

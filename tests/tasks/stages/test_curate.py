@@ -8,6 +8,8 @@ import pyarrow as pa
 import pytest
 
 from gradus.components.chosen import FilterConfig, SamplerConfig
+from gradus.data.arrays import Bools
+from gradus.data.curation.overlap import contaminated
 from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
@@ -17,6 +19,7 @@ from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
 from gradus.tasks.stages.warm import Warm
 
+TABLE = {"evaluated": "problems"}
 COUNTS = {"a": (8, 3), "b": (8, 0), "c": (8, 8), "d": (8, 4), "e": (8, 1)}
 
 
@@ -27,6 +30,7 @@ def curate(
     seed: int = 7,
     round: int = 0,
     counts: dict[str, tuple[int, int]] | None = None,
+    warm: Warm | None = None,
     **more: pa.Table,
 ) -> tuple[list[dict[str, object]], StageResult]:
     """Run the stage on problems a to f (f unmeasured) and read its plan back, verified."""
@@ -37,11 +41,12 @@ def curate(
     tables = {"problems": problems} | more
     if counts:
         tables.setdefault("difficulty", pa.table({"problem_id": list(counts), "n": n, "k": k}))
-    inputs = {role: (store.put(role, table),) for role, table in tables.items()}
+    inputs = {role: (store.put(TABLE.get(role, role), table),) for role, table in tables.items()}
     ref = Ref("plan", f"{time.monotonic_ns():032x}")
     writer = store.writer(ref)
     beats: list[float] = []
-    ctx = StageContext(store, inputs, writer, seed, Warm(), lambda frac, text="": beats.append(frac), {"round": round})
+    kept = warm or Warm()
+    ctx = StageContext(store, inputs, writer, seed, kept, lambda frac, text="": beats.append(frac), {"round": round})
     result = run(ctx, config)
     writer.commit()
     assert beats == sorted(beats)
@@ -309,3 +314,25 @@ def test_hints_and_their_level_are_given_together() -> None:
         with pytest.raises(UsageError, match="--hints goes with --hint-level N, from 1 on"):
             check_curate(config, inputs)
     check_curate(CurateConfig(hint_level=1), {"hints": ["h.jsonl"]})
+
+
+def test_a_warm_worker_compares_the_same_problems_with_evaluated_ones_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, warm = CurateConfig(filters=(FilterConfig(name="decontaminated"),)), Warm()
+    compared: list[int] = []
+
+    def counting(texts: pa.Array, evaluated: pa.Array) -> Bools:
+        compared.append(len(evaluated))
+        return contaminated(texts, evaluated)
+
+    monkeypatch.setattr("gradus.tasks.stages.curate.contaminated", counting)
+
+    def planned(*evaluated: str) -> list[object]:
+        table = pa.table({"problem_id": list(evaluated), "question": [f"What is {each}?" for each in evaluated]})
+        return [row["problem_id"] for row in curate(tmp_path, config, warm=warm, evaluated=table)[0]]
+
+    assert [planned("b", "x"), planned("b", "x"), planned("c"), planned("b", "x")] == [
+        list("acdef"), list("acdef"), list("abdef"), list("acdef"),
+    ]  # fmt: skip
+    assert compared == [2, 1, 2]
