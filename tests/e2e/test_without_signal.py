@@ -30,6 +30,10 @@ sample = { n = 4, max_tokens = 80 }
 rewards = [{ name = "numeric" }]
 """
 SHARED = "2 of the 24 problems of heldout are trained on, too: figures there are not of unseen ones"
+WORDS = (
+    "2 of the 54 training problems share 13 words in a row with a problem of heldout, or all their text: "
+    'curate.filters = ["decontaminated"] leaves them out'
+)
 Run = tuple[Program, dict[str, Any]]
 
 
@@ -57,9 +61,10 @@ def updates(program: Program, run: str) -> list[dict[str, Any]]:
 def test_such_rounds_keep_the_policy_and_are_counted(quiet: Run) -> None:
     program, result = quiet
     assert (result["rounds"], result["updates"], result["skipped_updates"]) == (3, 1, 2)
-    doubled, warm_up, skipped = (text for text in result["remarks"] if text != SHARED)
-    assert SHARED in result["remarks"]
-    assert program.told().count(f"note: {SHARED}") == 1
+    doubled, warm_up, skipped = (text for text in result["remarks"] if text not in (SHARED, WORDS))
+    for shared in (SHARED, WORDS):
+        assert shared in result["remarks"]
+        assert program.told().count(f"note: {shared}") == 1
     assert skipped == "2 of 3 rounds had no signal and skipped their update: 1, 3"
     assert warm_up.endswith("optimiser step 15 (update.warmup_steps), and it takes about 1")
     assert doubled.startswith("training problems: 1 of 55 rows are left out (duplicate question: 1; first train.jsonl")

@@ -55,7 +55,7 @@ def test_an_error_of_ours_is_a_failed_state_with_the_sentence_and_the_error() ->
 
 
 def test_a_parameter_of_a_wrong_type_is_a_failed_state_that_names_it() -> None:
-    state = ended(stages.curate, "problems.jsonl", None, None, {"filters": [{"nam": "pass_rate"}]}, "many")
+    state = ended(stages.curate, "problems.jsonl", config={"filters": [{"nam": "pass_rate"}]}, seed="many")
     assert state.type.value == "FAILED"
     assert state.message is not None
     assert state.message.startswith("curate: config.filters.0.name: Field required")
@@ -108,7 +108,9 @@ def test_parameters_are_validated_without_the_first_pydantic() -> None:
 
 def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_them() -> None:
     found = stages.curate.parameters
-    assert list(found.properties) == ["problems", "difficulty", "policy", "config", "seed", "out"]
+    assert list(found.properties) == [
+        *("problems", "difficulty", "hints", "policy", "evaluated", "config", "seed", "out"),
+    ]
     assert found.required == ["problems"]
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
