@@ -121,6 +121,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.flaky(reruns=1))
 
 
+@pytest.fixture(autouse=True)
+def _first_in_the_process() -> Iterator[None]:
+    """Forget the users' modules that other tests of this process loaded: no settings of this one pin them."""
+    loading: Any = sys.modules.get("gradus.tasks.identity.loading")
+    before = [] if loading is None else list(loading._MODULES)
+    if loading is not None:
+        loading._MODULES.clear()
+    yield
+    if loading is not None:
+        loading._MODULES[:] = before
+
+
 class _ByFile(LoadScopeScheduling):
     """A file's tests run in one process, and so do the files that share a training."""
 

@@ -1,6 +1,6 @@
 """A lake with a tiny real policy, rollouts of it and their scores, which the tests of stage update share."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.packed.packing import pack_of
-from gradus.tasks.identity import loading
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 
@@ -39,15 +38,6 @@ ROW_TYPES = pa.schema(
     ]
 )
 CUT_TYPES = {"top_p": pa.float64(), "top_k": pa.int32()}
-
-
-@pytest.fixture(autouse=True)
-def _first_in_the_process() -> Iterator[None]:
-    """Forget the users' modules that other tests of this process loaded: no settings here pin them."""
-    before = list(loading._MODULES)
-    loading._MODULES.clear()
-    yield
-    loading._MODULES[:] = before
 
 
 def policy_ref(store: Store, folder: Path, seed: int = 0) -> Ref:
