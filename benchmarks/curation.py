@@ -1,4 +1,4 @@
-"""Cost of curation: score rows to difficulty, filter and sampler, beside pandas, and polars where it is installed.
+"""Time and memory of curation: score rows to difficulty, filter and sampler, compared with pandas and polars.
 
     python benchmarks/curation.py                             # 10,000,000 rows over 500,000 problems
     python benchmarks/curation.py --rows 200000 --problems 10000 --turns 2

@@ -74,7 +74,7 @@ def branch(
         per_group,
         inherits=inherits,
         n=n,
-        reason=lambda at, low: f"token {at} had probability {np.exp(low):.3f}",
+        reason=_improbable,
     )
 
 
@@ -187,8 +187,13 @@ def branch_hard(
         expanded,
         inherits=inherits,
         n=n,
-        reason=lambda at, low: f"token {at} had probability {np.exp(low):.3f}",
+        reason=_improbable,
     )
+
+
+def _improbable(at: int, logprob: float) -> str:
+    """Return the reason of a branch from a token of a low log-prob."""
+    return f"token {at} had probability {np.exp(logprob):.3f}"
 
 
 def branched(

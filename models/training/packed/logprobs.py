@@ -156,7 +156,7 @@ def _chosen(logp: Tensor, targets: Tensor) -> Tensor:
 
 @cache
 def _compiled(device: str) -> Callable[..., TokenLogprobs]:
-    """`_of_logits`, fused on a GPU where it can be compiled: the logits are read twice a pass instead of ten times.
+    """Return `_of_logits`, compiled into few kernels on a GPU that has a compiler; as it is on a CPU.
 
     On a CPU, compiling takes longer than it saves.
     """
