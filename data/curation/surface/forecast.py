@@ -42,11 +42,10 @@ class Prior:
 
 
 def fitted_prior(n: Ints, k: Ints) -> Prior:
-    """Return the prior under which counts (N,) are likeliest; problems with n = 0 are left out."""
+    """Return the prior under which counts (N,) are likeliest; those with n = 0 count for nothing."""
     counts = np.stack((np.append(n, _ONCE_IN_TWO[0]), np.append(k, _ONCE_IN_TWO[1])))
     pairs, times = np.unique(counts, axis=1, return_counts=True)
-    known = pairs[0] > 0
-    (num, right), weight = pairs[:, known].astype(np.float64), times[known].astype(np.float64)
+    (num, right), weight = pairs.astype(np.float64), times.astype(np.float64)
 
     def unlikely(at: Floats) -> float:
         a, b = _beta_of(at)

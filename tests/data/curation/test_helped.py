@@ -58,6 +58,10 @@ def test_tokens_of_help_are_those_beyond_the_problems_own_prompt() -> None:
     lengths = [wave if said else help_.get(level, 3) for _, _, level, said, _, _ in ROWS][::-1]
     rollouts = rollouts.append_column("prompt_tokens", pa.array([[1] * num for num in lengths], pa.list_(pa.int32())))
     assert effect_of_help(scores, rollouts)["data/help_tokens"] == (5 - 3) + (5 - 3) + (9 - 3)
+    asked_alike = scores.filter(
+        pa.array([at != 4 for at in range(len(ROWS))])
+    )  # of b one row each way, of a two and one
+    assert effect_of_help(asked_alike, rollouts)["data/help_tokens"] == 2 * 5 - 2 * 3 + 9 - 3
     assert has_help(rollouts)
     assert not has_help(rollouts.filter(pa.array([each[2] == 0 and each[3] is None for each in ROWS[::-1]])))
     texts = rollouts.set_column(5, "prompt_tokens", pa.array([[]] * len(ROWS), pa.list_(pa.int32())))

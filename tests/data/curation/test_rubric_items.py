@@ -78,8 +78,10 @@ def test_the_best_answer_is_improved_by_the_items_that_it_fails_but_for_those_th
         *(verdict("a1", 0, 0.0, 3), verdict("a1", 1, 0.0, 1)),  # 0
         verdict("b0", 0, 1.0, 1),  # meets all
         *(verdict("c0", 0, 1.0, 3), verdict("c0", 1, 0.0, 1)),  # fails the one that states the answer
+        verdict("d0", 1, 0.0, 1),  # so does d, and nobody judged the other
+        *(verdict("e0", 0, None, 3), verdict("e0", 1, 0.0, 1)),  # nor of e, for which a judge was asked
     ]
-    round_ = round_of(table(*ANSWERS, answer("c0", 2), *said), calls=1)
+    round_ = round_of(table(*ANSWERS, answer("c0", 2), answer("d0", 3), answer("e0", 4), *said), calls=1)
     plan = rubric_guided(round_, RNG, items=("Good.",), guide="{question} {answer} {items}")
     assert plan is not None
     assert plan.problem_id.to_pylist() == ["a"]
@@ -87,7 +89,7 @@ def test_the_best_answer_is_improved_by_the_items_that_it_fails_but_for_those_th
     assert plan.columns["group_id" if "group_id" in plan.columns else "group"].to_pylist() == ["0"]
     assert plan.columns["trained_prompt"].to_pylist() == ["problem"]
     assert plan.columns["origin"].to_pylist() == ["refined"]
-    assert plan.skipped == {"every failed item states the answer": 1}
+    assert plan.skipped == {"every failed item states the answer": 3}
 
 
 def test_a_row_earns_the_weighted_share_of_the_items_that_it_meets() -> None:

@@ -142,3 +142,16 @@ def test_problems_go_with_an_own_table_and_its_difficulty_to_a_file_of_two_kinds
         write_rows(table, tmp_path / f"out{suffix}")
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"problem_id": "p", "mean_tokens": None}
     assert pq.read_table(tmp_path / "out.parquet").equals(table)
+
+
+def test_mean_lengths_are_of_all_completions_of_a_problem_one_too() -> None:
+    rollouts = pa.table(
+        {
+            "problem_id": ["b", "a", "b", "c"],
+            "completion_tokens": pa.array([[1], [1, 2, 3], [1, 2, 3, 4], None], pa.list_(pa.int32())),
+            "completion": ["x", "four", None, "é!"],
+        }
+    )
+    found = with_lengths(pa.table({"problem_id": ["a", "b", "c", "d"]}), rollouts)
+    assert found.column("mean_tokens").to_pylist() == [3.0, 2.5, None, None]
+    assert found.column("mean_characters").to_pylist() == [4.0, 1.0, 2.0, None]

@@ -83,8 +83,9 @@ def test_nothing_known_is_said_so(tmp_path: Path) -> None:
 
 def test_a_table_that_is_given_is_forecast_over_the_draw_of_the_round(tmp_path: Path) -> None:
     curate = {"filters": [{"name": "pass_rate", "low": 0.1}], "sample": {"n": 4}}
-    found, _ = ahead(tmp_path, curate=curate, begin={"difficulty": table(tmp_path)})
+    found, _ = ahead(tmp_path, rounds=2, curate=curate, begin={"difficulty": table(tmp_path)})
     assert found is not None
+    assert found["round"] == 1
     # b is dropped; d was never measured, and passes: 2 / 5 in groups of 4
     assert (found["problems"], found["measured"], found["drawn"], found["group"]) == (3, 2, True, 4)
     assert found["no_variance_frac"] == pytest.approx((DEAD["a"] + DEAD["c"] + 2 / 5) / 3)
