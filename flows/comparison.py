@@ -23,6 +23,7 @@ from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.tuning import Tuned
+from gradus.tasks.runtime.kept_workers import keeping_workers
 
 _NAME_CHARS = 120
 
@@ -84,6 +85,7 @@ def _tune(
     return tuned, {"tuning": record}, without
 
 
+@keeping_workers()
 def _train_all(
     methods: Sequence[Variant], seeds: Sequence[int], budget: Budget, runs: Mapping[str, Sequence[str]], what: str = ""
 ) -> dict[str, GradusError]:

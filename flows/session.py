@@ -24,6 +24,7 @@ from gradus.tasks.runs.journal import METRICS, Journal, read_settings, write_set
 from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.kept_workers import kept_workers
 from gradus.tasks.runtime.stage_adapter import Session, git_sha
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
@@ -78,7 +79,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             label_flow_run(spec.name, spec.verb)
             say_started(spec.name)
             sidecar = start_sidecar(folder, login) if reports_now() else None
-            pool = WorkerPool(folder / "logs", env={"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))})
+            threads = {"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))}
+            pool = WorkerPool(folder / "logs", env=threads, kept=kept_workers())
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
                     Store(home.lake),

@@ -44,6 +44,11 @@ def load(chosen: Chosen) -> Callable[..., Any]:
     return partial(checked(_function(path, name, chosen.source_sha256), chosen.kind, name, path), **_bound(chosen))
 
 
+def has_users_code() -> bool:
+    """Return whether this process loaded a user's file."""
+    return bool(_LOADED)
+
+
 def refuse_unpinned(config: Config) -> None:
     """Raise BadInputError if a component loaded a module of the user's that the identity does not hold."""
     for each in chosen_in(config):

@@ -38,6 +38,11 @@ class GpuTurn:
         self._taken = False
         self._lock = Lock()
 
+    @property
+    def taken(self) -> bool:
+        """Return whether the run has the turn."""
+        return self._taken
+
     def take(self, settings: Config) -> None:
         """Wait for the turn if a stage of these settings computes on a GPU and the run does not have it yet."""
         if not computes_on_gpu(settings):

@@ -154,7 +154,9 @@ class Session:
         return [_Upstream(task_run) for task_run in made.values() if task_run]
 
     def close(self) -> None:
-        """Let other runs have the GPU."""
+        """Let other runs have the GPU, without this run's worker in its memory."""
+        if self.gpu.taken:
+            self.pool.keep_none()
         self.gpu.end()
 
     def halt(self) -> None:

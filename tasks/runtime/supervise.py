@@ -31,9 +31,12 @@ from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
 from gradus.tasks.runs.records import Report
+from gradus.tasks.runtime.kept_workers import KeptWorkers, MadeOf
 from gradus.tasks.runtime.messages import Failed, Message
 
 OnBeat = Callable[[float, str], None]
+MOVE_S = 10.0
+"""Seconds in which an idle worker is with another run."""
 
 PRELOAD = {
     "policy": "gradus.tasks.stages.rollout.stage,gradus.tasks.stages.update.stage",
@@ -68,10 +71,9 @@ class _IdleDeathError(_DeathError):
 class Worker:
     """One child process and the pipe to it."""
 
-    def __init__(
-        self, kind: str, log_path: Path, env: Mapping[str, str], execute: str = "gradus.tasks.runtime.attempt:execute"
-    ) -> None:
-        self.kind = kind
+    def __init__(self, made_of: MadeOf, log_path: Path) -> None:
+        self.made_of = made_of
+        self.kind, execute, environment = made_of
         self.log_path = log_path
         command = [
             sys.executable,
@@ -81,7 +83,7 @@ class Worker:
             "--execute",
             execute,
             "--preload",
-            PRELOAD.get(kind, ""),
+            PRELOAD.get(self.kind, ""),
         ]
         with open_log(log_path) as log:
             self._log_start = log.tell()
@@ -90,7 +92,7 @@ class Worker:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=child_environment(env, {"GRADUS_RUN_LOGS": str(log_path.parent)}),
+                env={**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)},
                 start_new_session=True,
             )
         assert self._process.stdout is not None
@@ -103,6 +105,11 @@ class Worker:
     def pid(self) -> int:
         """The child's process id."""
         return self._process.pid
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the child has started and takes jobs."""
+        return self._ready
 
     @property
     def alive(self) -> bool:
@@ -129,6 +136,17 @@ class Worker:
         if not self._ready:
             self._receive(stage, limits.start_s, limits.start_s, _unheard, "ready")
             self._ready = True
+
+    def move(self, log_path: Path) -> bool:
+        """Continue as a new worker that writes to this log; return whether the child can."""
+        with open_log(log_path) as log:
+            self._log_start = log.tell()
+        self.log_path = log_path
+        try:
+            self.run({"stage": "move", "log": str(log_path)}, Limits(wall_s=MOVE_S), _unheard)
+        except StageError:
+            return False
+        return True
 
     def kill(self) -> None:
         """End the child from another thread than the one that waits for it; that one then hears of its death."""
@@ -216,19 +234,28 @@ class Worker:
 
 
 class WorkerPool:
-    """At most one warm worker of each kind; a context manager."""
+    """At most one warm worker of each kind; a context manager.
+
+    With `kept`, workers come from there, and are left there unless an error, or `keep_none`, ends them.
+    """
 
     def __init__(
-        self, logs: Path, env: Mapping[str, str] | None = None, execute: str = "gradus.tasks.runtime.attempt:execute"
+        self,
+        logs: Path,
+        env: Mapping[str, str] | None = None,
+        execute: str = "gradus.tasks.runtime.attempt:execute",
+        kept: KeptWorkers | None = None,
     ) -> None:
         self._logs = logs
+        self._kept = kept
         self._env = dict(env or {})
         self._execute = execute
         self._workers: dict[str, Worker] = {}
         self._locks: dict[str, threading.Lock] = {}
         self._halted = threading.Event()
         # Linux kills a child with the thread that made it, so one thread makes them all and lives as long as the pool.
-        self._maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
+        self._own_maker = None if kept else ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
+        self._maker = kept.maker if kept else self._own_maker
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -236,7 +263,13 @@ class WorkerPool:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None or self._halted.is_set():
+            self.keep_none()
         self.close()
+
+    def keep_none(self) -> None:
+        """End this pool's workers with it."""
+        self._kept = None
 
     def prestart(self, kind: str) -> None:
         """Begin to start a worker where there is none, so that its imports overlap with other work; never waits."""
@@ -281,9 +314,13 @@ class WorkerPool:
         with suppress(RuntimeError):  # closed before
             self._maker.submit(int).result()
         for worker in self._workers.values():
-            worker.close()
+            if self._kept is not None and worker.is_ready and worker.alive:
+                self._kept.leave(worker)
+            else:
+                worker.close()
         self._workers.clear()
-        self._maker.shutdown()
+        if self._own_maker is not None:
+            self._own_maker.shutdown()
 
     def _run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         try:
@@ -307,7 +344,10 @@ class WorkerPool:
 
     def _made(self, kind: str) -> Worker:
         """Start a worker, which is known even if Ctrl-C interrupts the thread that waits for it."""
-        worker = self._workers[kind] = Worker(kind, self._logs / f"{kind}.log", self._env, self._execute)
+        log, environment = self._logs / f"{kind}.log", tuple(sorted(child_environment(self._env).items()))
+        made_of = (kind, self._execute, environment)
+        kept = self._kept.take(made_of, log) if self._kept is not None else None
+        worker = self._workers[kind] = kept or Worker(made_of, log)
         if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
             worker.kill()
         return worker

@@ -21,13 +21,18 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
 from typing import IO, Any
 
-from gradus.data.errors import GradusError, in_words
+import psutil
+
+from gradus.data.errors import GradusError, StageError, in_words
 from gradus.models.judging.folders import remove_folders
 from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.isolation import die_with_parent
+from gradus.tasks.host.logs import open_log
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.messages import Message
 from gradus.tasks.stages.warm import Warm
@@ -62,7 +67,7 @@ def main() -> None:
     parser.add_argument("--execute", default="gradus.tasks.runtime.attempt:execute")
     parser.add_argument("--preload", default="")
     options = parser.parse_args()
-    _leave_guardian()
+    guardian = _leave_guardian()
     jobs, channel = _claim_pipes()
     hide_in_logs()
     hide_in_output()
@@ -80,7 +85,23 @@ def main() -> None:
     warm = Warm()
     while True:
         incoming.wait()
-        _work(execute, incoming.take(), warm, channel)
+        job = incoming.take()
+        if "log" in job:
+            warm = Warm()
+        _work(partial(_move, guardian) if "log" in job else execute, job, warm, channel)
+
+
+def _move(guardian: int, job: Job, *_: object) -> Report:
+    """Write to the log of another run; StageError if this process has a user's code, or children with the old log."""
+    loading = sys.modules.get("gradus.tasks.identity.loading")  # not there if no component was loaded
+    children = [child for child in psutil.Process().children() if child.pid != guardian]
+    if children or (loading is not None and loading.has_users_code()):
+        raise StageError("this worker cannot leave its run")
+    os.environ["GRADUS_RUN_LOGS"] = str(Path(job["log"]).parent)
+    with open_log(Path(job["log"])) as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    return {}
 
 
 def _work(execute: Executor, job: Job, warm: Warm, channel: Channel) -> None:
@@ -158,15 +179,19 @@ def _heartbeat(channel: Channel) -> None:
         channel.send({"kind": "alive"})
 
 
-def _leave_guardian() -> None:
+def _leave_guardian() -> int:
     """Linux: fork a process that waits for this one's death, then ends what is left of its session and its folders.
+
+    Return its process id, 0 if there is none.
 
     An engine's own processes, or Ray's, which make groups of their own, would outlive a worker that is killed, with
     the accelerator's memory. Called first of all, while there is one thread and little memory to share.
     """
     worker = os.getpid()
-    if not hasattr(os, "pidfd_open") or os.getpgid(0) != worker or os.fork():
-        return
+    if not hasattr(os, "pidfd_open") or os.getpgid(0) != worker:
+        return 0
+    if guardian := os.fork():
+        return guardian
     try:
         os.setsid()
         watched = os.pidfd_open(worker)

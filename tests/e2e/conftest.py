@@ -152,6 +152,42 @@ class Program:
         return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
 
 
+class WarmProgram(Program):
+    """The program in a process that runs all commands of the tests of a pytest worker: those that need no own one."""
+
+    process: "subprocess.Popen[str] | None" = None
+
+    def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
+        """Run a command: exit code, stdout, stderr; in a process of its own if it is to fail there."""
+        if "GRADUS_FAULT" in extra:
+            return super().run(*arguments, **extra)
+        env = self.environment(**extra)
+        env.pop("PYTEST_CURRENT_TEST", None)
+        if WarmProgram.process is None or WarmProgram.process.poll() is not None:
+            command = [sys.executable, "-P", "-m", "tests.e2e.warm"]
+            paths = os.pathsep.join((self.module_path, str(ROOT)))
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            WarmProgram.process = subprocess.Popen(
+                command, env={**env, "PYTHONPATH": paths}, start_new_session=True, **pipes
+            )
+        process = WarmProgram.process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        print(json.dumps({"words": arguments, "env": env, "home": str(self.home)}), file=process.stdin, flush=True)
+        code = process.stdout.readline()
+        assert code, f"the process ended with {process.wait()}"
+        return int(code), (self.home / "stdout").read_text(), (self.home / "stderr").read_text()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process() -> Iterator[None]:
+    """End the process of warm programs, if there is one; Prefect's server is gone, to which it would send events."""
+    yield
+    if WarmProgram.process is not None:
+        WarmProgram.process.kill()
+        WarmProgram.process.communicate()
+
+
 @pytest.fixture(scope="session")
 def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Server]]:
     """A home with a Prefect server and the databases, which are slow to create: only the first worker does so."""
@@ -196,11 +232,11 @@ def new_program(
 ) -> Iterator[Callable[..., Program]]:
     """Make programs with fresh homes; if `alone`, without a server, as on a laptop, where each command starts one.
 
-    If `apart`, Prefect's database is one that no other server looks at.
+    If `apart`, Prefect's database is one that no other server looks at. If `warm`, commands share a process.
     """
     programs: list[Program] = []
 
-    def make(*, alone: bool = False, apart: bool = False, reports: bool = False) -> Program:
+    def make(*, alone: bool = False, apart: bool = False, reports: bool = False, warm: bool = False) -> Program:
         home = tmp_path_factory.mktemp("home")
         for name, every in (("train", 14), ("heldout", 6)):
             _write_some(SAMPLES / f"{name}.parquet", home / f"{name}.jsonl", every)
@@ -210,7 +246,7 @@ def new_program(
         else:
             (home / "prefect").symlink_to(shared / "prefect")
         api, key = ("", "") if alone else (prefect_api, secret(shared))
-        programs.append(Program(home, api, key, reports=reports))
+        programs.append((WarmProgram if warm else Program)(home, api, key, reports=reports))
         return programs[-1]
 
     yield make

@@ -88,7 +88,7 @@ def test_imported_rollouts_are_scored_and_curated(
     source, trained = undisturbed
     out = source.json("export", trained["run"], "--as", "verl", "--to", str(tmp_path / "dump"))
     assert out["files"] == ["1.jsonl"]
-    program = new_program()
+    program = new_program(warm=True)
     found = program.json("import", str(tmp_path / "dump"), "--from", "verl")
     assert (found["rows"], found["scored"], found["refused"]) == (out["rows"], out["rows"], {})
     store, runs = Store(program.home / "lake"), program.home / "runs"
@@ -135,7 +135,7 @@ def test_a_policy_learns_from_imported_traces_of_its_own(
     lake: tuple[Store, Path, str], new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
     policy = traces_of(*lake, tmp_path)
-    program = new_program()
+    program = new_program(warm=True)
     imported = ("import", str(tmp_path), "--from", "open-instruct", "--policy")
     rollouts, scores = (program.json(*imported, str(policy))[name] for name in ("rollouts", "scores"))
     report = program.json("update", "--rollouts", rollouts, "--scores", scores, "--policy", str(policy))
@@ -208,7 +208,7 @@ def test_plain_transformers_and_the_card_reach_the_pass_rate_that_the_card_state
 def test_rollouts_of_one_s_own_are_measured_without_a_model_and_choose_problems(
     new_program: Callable[..., Program],
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     questions = [json.loads(line)["question"] for line in (program.home / "train.jsonl").read_text().splitlines()][:6]
     right = {question: min(at, 4) for at, question in enumerate(questions)}  # of 4: 0, 1, 2, 3, 4, 4
     rows = [{"question": q, "score": int(at < k), "sample": at} for q, k in right.items() for at in range(4)]

@@ -93,7 +93,7 @@ def check_prompts(program: Program, run: str) -> None:
 def test_the_best_checkpoint_is_chosen_apart_and_a_choice_on_a_reported_set_is_said(
     new_program: Callable[..., Program],
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     apart = program.json("train", prepared(program, "apart", APART))
     check_prompts(program, apart["run"])
     assert list(apart["suites"]) == ["heldout", "short"]

@@ -29,7 +29,7 @@ THRESHOLD = 0.5
 
 @pytest.fixture(scope="module")
 def program(new_program: Callable[..., Program]) -> Program:
-    made = new_program()
+    made = new_program(warm=True)
     (made.home / "mine.py").write_text(GRADED)
     (made.home / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in PROBLEMS))
     return made

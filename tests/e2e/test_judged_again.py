@@ -33,7 +33,7 @@ def asked(folder: Path) -> list[str]:
 def test_a_judge_that_is_up_again_is_asked_for_the_rows_that_failed_alone(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     (tmp_path / "mine.py").write_text(JUDGE)
     (tmp_path / "down").touch()
     rewards = f'score.rewards=[{{name="{tmp_path}/mine.py:judge"}}]'

@@ -24,7 +24,7 @@ TRAIN = ("train", str(RECIPE), "--rounds", "2", *LORA)
 @pytest.fixture(scope="module")
 def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """Trained on the bundled policy in a folder of the user's."""
-    program = new_program()
+    program = new_program(warm=True)
     shutil.copytree(BUNDLED, program.home / "model")
     return program, program.json(*TRAIN, "--set", "policy=model")
 
@@ -34,7 +34,7 @@ def test_a_killed_training_of_an_adapter_ends_as_an_undisturbed_one(
 ) -> None:
     """Killed in the second round's update, between two steps."""
     calm, answer = trained
-    killed = new_program()
+    killed = new_program(warm=True)
     code, _, err = killed.run(*TRAIN, GRADUS_FAULT="update:after_step#6")
     assert code == 1, err
     assert "gradus" in err

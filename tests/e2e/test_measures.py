@@ -84,7 +84,7 @@ def started(program: Program, run: str) -> list[tuple[str, str, int]]:
 @pytest.fixture(scope="module")
 def measured(new_program: Callable[..., Program]) -> Program:
     """The tiny recipe with a ranking by a measure and a shape, killed within the measure, and run to its end."""
-    program = new_program()
+    program = new_program(warm=True)
     (program.home / "mine.py").write_text(MINE)
     for name, num in (("train", 32), ("heldout", 8)):
         file = program.home / f"{name}.jsonl"

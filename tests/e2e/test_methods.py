@@ -71,7 +71,7 @@ MORE = {
 
 @pytest.fixture(scope="module")
 def methods(new_program: Callable[..., Program]) -> Program:
-    return new_program()
+    return new_program(warm=True)
 
 
 @pytest.mark.parametrize("name", CHOSEN)

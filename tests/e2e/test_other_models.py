@@ -24,7 +24,7 @@ loss = { name = "luffy", gamma = 0.2 }
 
 @pytest.fixture(scope="module")
 def program(new_program: Callable[..., Program]) -> Program:
-    made = new_program()
+    made = new_program(warm=True)
     (made.home / "books.toml").write_text(
         RECIPE.read_text().replace('name = "tiny"', 'name = "books"').replace("escalate = [2]", "escalate = []")
         + EXPERT

@@ -20,7 +20,7 @@ Run = tuple[Program, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def overlapped(new_program: Callable[..., Program]) -> Run:
-    program = new_program()
+    program = new_program(warm=True)
     return program, program.json(*COMMAND)
 
 
@@ -93,7 +93,7 @@ def test_killed_as_a_whole_in_the_update_and_in_the_generation_it_comes_to_the_s
     overlapped: Run, new_program: Callable[..., Program]
 ) -> None:
     calm, result = overlapped
-    program = new_program()
+    program = new_program(warm=True)
     process = program.start(*COMMAND, "--json")
     program.wait_for("problems/*/_manifest.json")
     until(lambda: begun(program, "rollout", 2) and begun(program, "update", 1), 600, 0.02)

@@ -56,7 +56,7 @@ def command(program: Program, *more: str) -> tuple[str, ...]:
 @pytest.fixture(scope="module")
 def killed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """The run killed while it profiles the problems of its second phase, and run to its end."""
-    program = new_program()
+    program = new_program(warm=True)
     words = command(program, "--run", "phased")
     code, _, _ = program.run(*words, GRADUS_FAULT="rollout:after_shard#6")
     assert code != 0
@@ -68,7 +68,7 @@ def killed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]
 def test_a_run_killed_in_its_second_phase_ends_in_the_bytes_of_an_undisturbed_one(
     new_program: Callable[..., Program], killed: tuple[Program, dict[str, Any]]
 ) -> None:
-    undisturbed, (program, told) = new_program(), killed
+    undisturbed, (program, told) = new_program(warm=True), killed
     there = undisturbed.json(*command(undisturbed, "--run", "phased"))
     assert told["policy"] == there["policy"]
     made, there_too = ({n for n in each.manifests() if "train_states" not in n} for each in (program, undisturbed))

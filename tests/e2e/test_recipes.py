@@ -75,7 +75,7 @@ def laid_out(program: Program) -> list[str]:
 
 @pytest.mark.parametrize("recipe", ["qwen2.5-0.5b-gsm8k", "qwen2.5-1.5b-lora"])
 def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], recipe: str) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     told = program.json("train", recipe, "--rounds", "2", *laid_out(program))
     assert_trained(program, told)
 
@@ -83,7 +83,7 @@ def test_a_recipe_trains_for_two_rounds(new_program: Callable[..., Program], rec
 def test_a_recipe_trains_for_two_rounds_on_two_hosts_though_the_first_is_killed(
     new_program: Callable[..., Program],
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     changes = laid_out(program)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]

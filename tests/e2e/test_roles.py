@@ -93,7 +93,7 @@ def new_roles(new_program: Callable[..., Program], judge: Server) -> Callable[[]
     """Make programs with this recipe in their home, and the judge's key in their environment."""
 
     def make() -> Program:
-        program = new_program()
+        program = new_program(warm=True)
         program.settings = {**program.settings, "JUDGE_API_KEY": KEY}
         (program.home / "mine.py").write_text(MINE)
         (program.home / "roles.toml").write_text(RECIPE.replace("URL", judge.url))

@@ -98,7 +98,7 @@ def by_id(program: Program) -> dict[str, dict[str, Any]]:
 
 
 def started(new_program: Callable[..., Program]) -> Program:
-    program = new_program()
+    program = new_program(warm=True)
     (program.home / "own.py").write_text(OWN)
     for name, num in (("train", 36), ("heldout", 4)):
         file = program.home / f"{name}.jsonl"

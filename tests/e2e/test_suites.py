@@ -25,7 +25,7 @@ def made(program: Program, stage: str, purpose: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def evaluated(new_program: Callable[..., Program]) -> Program:
     """An evaluation of six problems, killed in the middle of the rollouts of a wave, and run to its end."""
-    program = new_program()
+    program = new_program(warm=True)
     (program.home / "best_of_4.toml").write_text(PAGE.partition("```toml\n")[2].partition("```")[0])
     for name, num in (("train", 4), ("heldout", 6)):
         file = program.home / f"{name}.jsonl"
@@ -83,7 +83,7 @@ def test_each_answer_that_is_thought_over_takes_the_place_of_the_first(evaluated
 def test_an_interrupted_evaluation_has_the_artifacts_of_one_that_was_not(
     new_program: Callable[..., Program], evaluated: Program
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     for name in ("best_of_4.toml", "train.jsonl", "heldout.jsonl"):
         (program.home / name).write_text((evaluated.home / name).read_text())
     told = program.json("train", str(RECIPE), *SETTINGS)

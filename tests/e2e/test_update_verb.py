@@ -26,7 +26,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(new_program: Callable[..., Program], tmp_path_factory: pytest.TempPathFactory) -> Place:
-    program, folder = new_program(), tmp_path_factory.mktemp("update")
+    program, folder = new_program(warm=True), tmp_path_factory.mktemp("update")
     problems, plan, scores = folder / "p.jsonl", folder / "plan.jsonl", folder / "s.jsonl"
     problems.write_text(json.dumps({"problem_id": "a", "question": "1 + 1 =", "answer": "2"}) + "\n")
     row = {"problem_id": "a", "group_id": "a@r0h0", "n": 4, "max_tokens": 4}

@@ -40,7 +40,7 @@ Run = tuple[Program, dict[str, Any]]
 @pytest.fixture(scope="module")
 def quiet(new_program: Callable[..., Program]) -> Run:
     """A training whose first attempt was killed as it ended its first update, the one that is skipped."""
-    program = new_program()
+    program = new_program(warm=True)
     (program.home / "quiet.toml").write_text(RECIPE)
     with (program.home / "train.jsonl").open("r+") as file:
         first = file.readline()

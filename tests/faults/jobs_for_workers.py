@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,7 +35,23 @@ def judge_a_row() -> None:
     KEPT[-1].judge([{"completion": "1", "answer": "1"}])
 
 
-def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:
+def load_a_component() -> None:
+    """Load a user's loss, as an update does."""
+    from gradus.components.chosen import Chosen
+    from gradus.tasks.identity.loading import load
+
+    class Loss(Chosen, kind="loss"):
+        pass
+
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as file:
+        file.write("def mine(logp):\n    return logp\n")
+        file.flush()
+        load(Loss(name=f"{file.name}:mine"))
+
+
+def execute(  # noqa: C901 - a case a job
+    job: dict[str, Any], warm: Warm, beat: Callable[..., None]
+) -> dict[str, Any]:
     """Do what the job says."""
     sys.stdout.write("noise on stdout that is no protocol\n")
     sys.stdout.flush()
@@ -46,6 +63,8 @@ def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[
             raise GateError("the limit was breached", hint="raise it")
         case "raise":
             raise ValueError("no such thing")
+        case "load":
+            load_a_component()
         case "judge":
             judge_a_row()
         case "die":

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, log_name, open_log, reward_log
 from gradus.tasks.runtime.supervise import Limits, Worker
 from gradus.tasks.servers.processes import _start
@@ -52,8 +53,8 @@ def test_a_server_keeps_the_log_of_the_one_before_and_is_not_blamed_for_its_word
 
 
 def test_a_worker_knows_the_folder_of_its_runs_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    log, environment = tmp_path / "run" / "logs" / "any.log", {"PYTHONPATH": str(ROOT)}
-    worker = Worker("any", log, environment, "tests.tasks.host.test_logs:where")
+    log, environment = tmp_path / "run" / "logs" / "any.log", child_environment({"PYTHONPATH": str(ROOT)})
+    worker = Worker(("any", "tests.tasks.host.test_logs:where", tuple(environment.items())), log)
     try:
         found = worker.run({"stage": "score", "reward": "/x/my rewards.py:f"}, Limits(), lambda *_: None)
     finally:
