@@ -19,7 +19,8 @@ from make import write_problems
 
 HERE = Path(__file__).parent
 TOKENS = 160_000
-OVERLAYS = HERE / "conditions"
+TOOK_OFF = 0.5
+"""Pass@1 above which a seed is counted as one that took off: seeds end far below or far above."""
 
 
 class Rung(NamedTuple):
@@ -38,7 +39,7 @@ def own(*names: str) -> tuple[str, ...]:
 
 HINTED = (*own("escalate", "annealed"), "seele", "guide_grpo")
 TEXTS = ("sft", "luffy", "hpt")
-CHOOSING = (*own("variance"), "vade", "dapo", "knapsack_rl")
+CHOOSING = (*own("variance", "refill"), "vade", "dapo", "knapsack_rl")
 EASY = ('policy="starts/eta-0.1"',)
 MIXED = ('problems="mixed.jsonl"',)
 LINES = ('score.rewards=["rewards.py:lines"]',)
@@ -68,22 +69,19 @@ def table(found: Mapping[str, Any]) -> str:
     """Return a row a method: pass@1, its difference from plain GRPO, each seed, groups without signal, tokens."""
     plain = found["methods"][0]
     before = plain["before"]["value"]
-    heads = (
-        "method",
-        f"pass@1, from {before:.3f}",
-        "points more than plain",
-        "seeds",
-        "groups without variance",
-        "tokens",
-    )
+    heads = ("method", f"pass@1, from {before:.3f}", "points more than plain", "seeds", "seeds that took off")
+    heads += ("groups without variance", "tokens")
     rows = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for method in found["methods"]:
         name = method["method"].partition("+")[2] or "plain"
         after = "{value:.3f} [{low:.3f}, {high:.3f}]".format(**method["after"])
         seeds = " ".join(f"{each['after']:.2f}" for each in method["by_seed"])
+        off = sum(each["after"] > TOOK_OFF for each in method["by_seed"])
         more = "" if method is plain else difference(found["differences"], method["method"], plain["method"])
-        rows.append(f"| {name} | {after} | {more} | {seeds} | {method['dead_groups']:.0%} | {method['tokens']:,.0f} |")
-    return "\n".join(rows)
+        figures = (name, after, more, seeds, f"{off} of {len(method['by_seed'])}", f"{method['dead_groups']:.0%}")
+        rows.append(f"| {' | '.join(figures)} | {method['tokens']:,.0f} |")
+    found_before = f"{100 * found['plan']['detectable']:.1f} points" if found["plan"]["measured"] else "not known"
+    return "\n".join((f"Smallest detectable difference, before the first token: {found_before}\n", *rows))
 
 
 def difference(pairs: Sequence[Mapping[str, Any]], method: str, than: str) -> str:

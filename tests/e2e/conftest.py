@@ -257,10 +257,10 @@ def new_program(
 @pytest.fixture(scope="session")
 def undisturbed(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """The tiny recipe, run to its end by nobody disturbed, with a server of its own; later commands use that of all."""
-    program, shared = new_program(alone=True, reports=True), new_program().settings
+    program, later = new_program(alone=True, reports=True), new_program(warm=True)
     result = program.json("train", str(RECIPE))
-    program.settings, program.reports = shared, False
-    return program, result
+    later.home = program.home
+    return later, result
 
 
 def shorter(_path: str, body: dict[str, Any]) -> tuple[int, Any]:

@@ -35,7 +35,7 @@ BUDGET = ("--seeds", "2", "--budget", "tokens=1400")
 @pytest.fixture(scope="module")
 def compared(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     """Hints on and off, two seeds, until 1,400 tokens were sampled."""
-    program = new_program()
+    program = new_program(warm=True)
     lines = (program.home / "heldout.jsonl").read_text().splitlines()[::4]
     (program.home / "few.jsonl").write_text("\n".join(lines) + "\n")
     return program, program.json("compare", str(RECIPE), *HINTS, *QUICK, *BUDGET, "--plot", "found.png")

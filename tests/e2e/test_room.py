@@ -18,7 +18,7 @@ AT_THREE = 'overrides=[{stage="update", round=3, changes={lr=1e-5}}]'
 @pytest.fixture(scope="module")
 def trained(new_program: Callable[..., Program]) -> tuple[Program, str]:
     """A program with a run of three rounds, of which the last alone kept its train state."""
-    program = new_program()
+    program = new_program(warm=True)
     return program, program.json(*TRAIN)["run"]
 
 
@@ -39,7 +39,7 @@ def test_a_run_killed_far_from_a_kept_state_ends_in_the_same_bits(
     made = checkpoints(calm, run)
     store = Store(calm.home / "lake")
     assert [state_files(store, ref) is not None for ref in made] == [False, False, True]
-    program = new_program()
+    program = new_program(warm=True)
     code, _, err = program.run(*TRAIN, GRADUS_FAULT="update:after_step#3")
     assert code == 1
     assert "SIGKILL" in err
@@ -114,7 +114,7 @@ def test_pruning_spares_what_others_have_and_refuses_what_it_cannot_do(trained: 
 
 
 def test_a_recipes_keep_prunes_as_it_goes_on(new_program: Callable[..., Program]) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     kept = ("--set", "keep.last=1", "--set", "keep.best=false", "--set", "save_state_every=1")
     result = program.json(*TRAIN, "--rounds", "2", *kept)
     store = Store(program.home / "lake")
