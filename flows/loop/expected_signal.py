@@ -9,6 +9,7 @@ import pyarrow as pa
 from gradus.components.chosen import chosen_in
 from gradus.data.arrays import Ints, ints, one_array, positions
 from gradus.data.curation.candidates import candidates
+from gradus.data.curation.plan import given_rows
 from gradus.data.curation.surface.forecast import fitted_prior, no_variance, some_right
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
@@ -56,6 +57,8 @@ def expected_signal(session: Foresight) -> Signal | None:
     plan = rollout.inputs["plan"][0]
     if session.there(plan):
         planned = _drawn(session.store.read(plan, ["problem_id", "n"]), ids)
+    elif given := curate.inputs.get("plan"):
+        planned = _drawn(given_rows(session.store.read(given[0], ["problem_id", "n"]), index, config.draw), ids)
     else:
         planned = _likely(session.store.read(problems), known, config, derive_seed(session.seed, "curate", index))
     return _signal(index, known, planned, _tokens(session, known, index))

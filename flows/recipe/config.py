@@ -52,12 +52,16 @@ class BeginConfig(Config):
     """Rollouts that waves may take up again, as those of a round before the first."""
     scores: tuple[str, ...] = Field(default=(), exclude_if=empty)
     """The scores of these rollouts."""
+    plan: str = Field(default="", exclude_if=empty)
+    """Rows of a plan, such as `gradus plan` writes, that rounds take in place of a choice of their own: `curate.draw`
+    of them each, in their order and from the first on again behind the last, all of them without `draw`. Problem, n,
+    hint, temperature and max_tokens are those of the row, where it has them."""
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
         """Return the artifacts and files that it names, by table."""
-        hints, difficulty = ((text,) if text else () for text in (self.hints, self.difficulty))
-        return {"difficulty": difficulty, "hints": hints, "rollouts": self.rollouts, "scores": self.scores}
+        one = {name: (text,) if (text := getattr(self, name)) else () for name in ("difficulty", "hints", "plan")}
+        return {**one, "rollouts": self.rollouts, "scores": self.scores}
 
 
 class GivenConfig(Config):

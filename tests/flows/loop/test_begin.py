@@ -68,6 +68,18 @@ def test_hints_from_the_start_are_built_for_the_rounds_that_show_some() -> None:
     assert "hint" not in session.ran
 
 
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_given_plan_is_the_first_plan_of_every_round(asks: bool) -> None:
+    session, given = Begun([0.5] * 9), Ref("plan", "4" * 8)
+    start = replace(START, plan=given, asks_hints=asks)
+    train(session, recipe([], rounds=2), start)  # pyright: ignore[reportArgumentType] - has no store
+    assert [session.given["curate", index]["plan"] for index in (1, 2)] == [[str(given)]] * 2
+    assert (session.ran.count("hint"), "hints" in session.given["curate", 2]) == (int(asks), asks)
+    session = Begun([0.5] * 9)
+    train(session, recipe([], rounds=1), START)  # pyright: ignore[reportArgumentType] - has no store
+    assert "plan" not in session.given["curate", 1]
+
+
 def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
     phases = [{"rounds": 1}, {"rounds": 1, "problems": "bundled:heldout"}]
     own, other = START.problems, Ref("problems", "c" * 8)
