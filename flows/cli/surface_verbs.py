@@ -76,7 +76,8 @@ def plan(
     max_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="limit of completion tokens")] = 96,
     seed: Annotated[int, shown(parameters.SEED)] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="write the plan here (.parquet), for `gradus rollout --plan`")
+        Path | None,
+        typer.Option(help="write the plan here (.parquet, .jsonl), for `begin.plan` of a recipe or `rollout --plan`"),
     ] = None,
     partial: Partial = False,
     as_json: AsJson = False,

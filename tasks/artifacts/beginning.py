@@ -46,18 +46,18 @@ def refuse_odd_plan(store: Store, plan: Ref, problems: Sequence[Ref], hints: Ref
     names = rows.column("problem_id")
     for ref in problems:
         unknown = positions(names, store.read(ref, ["problem_id"]).column("problem_id")) < 0
-        _refuse_row(names, unknown, "that is not trained on", f"plan problems of {ref}: `gradus plan --problems {ref}`")
+        _refuse_row(names, unknown, "is not trained on", f"plan problems of {ref}: `gradus plan --problems {ref}`")
     level, text = (PLAN.column(rows, name) for name in ("hint_level", "hint_text"))
     number, bare = ints(level), nulls(text)
-    _refuse_row(names, ~bare & (number < 1), "with a hint_text and no hint_level", "give the level, from 1 on, too")
+    _refuse_row(names, ~bare & (number < 1), "has a hint_text and no hint_level", "give the level, from 1 on, too")
     asked = bare & (number > 0)
     if hints is not None:
         known = store.read(hints, ["problem_id", "level"])
         theirs = (one_array(known.column("problem_id")), one_array(known.column("level")))
         there = positions(_keys(names, level), _keys(*theirs)) >= 0
-        _refuse_row(names, asked & ~there, "with a hint_level that begin.hints lacks", "give one of its levels")
+        _refuse_row(names, asked & ~there, "has a hint_level that begin.hints lacks", "give one of its levels")
     else:
-        what = f"with a hint_level above {levels}, the levels of hint.fractions"
+        what = f"has a hint_level above {levels}, the levels of hint.fractions"
         _refuse_row(names, asked & (number > levels), what, "lower it, add fractions, or give the hint_text too")
     return bool(asked.any())
 
@@ -70,7 +70,7 @@ def _refuse_row(names: Column, odd: Bools, what: str, hint: str) -> None:
     """Raise BadInputError that names the first odd row and its problem."""
     if odd.any():
         at = int(np.argmax(odd))
-        raise BadInputError(f"begin.plan: row {at + 1} is of problem {names[at].as_py()} {what}", hint=hint)
+        raise BadInputError(f"begin.plan: row {at + 1}: problem {names[at].as_py()} {what}", hint=hint)
 
 
 def refuse_unusable(

@@ -69,7 +69,7 @@ COMMANDS = [
     (("surface", "--out", "x.txt"), "--out x.txt ends in .txt; give .parquet or .csv"),
     (("surface", "--out", "none/x.csv"), "there is no folder none"),
     (("plan", "--problems", "nowhere.jsonl", "--tokens", "9"), "nowhere.jsonl is neither a file nor an artifact"),
-    (("plan", *PROBLEMS, "--tokens", "9", "--out", "x.csv"), "--out x.csv ends in .csv; give .parquet"),
+    (("plan", *PROBLEMS, "--tokens", "9", "--out", "x.csv"), "--out x.csv ends in .csv; give .parquet or .jsonl"),
     (("plan", *PROBLEMS, "--tokens", "inf"), "--tokens inf is no number of tokens"),
     (("serve", "--notify", "ftp://hooks.example.com"), "--notify needs the address of a webhook"),
     (("serve", "--notify", "http://h:port"), "--notify needs the address of a webhook"),

@@ -112,15 +112,13 @@ def refusal(tmp_path: Path, row: dict[str, Any], hints: bool = False) -> str:
 
 def test_odd_rows_are_one_sentence(tmp_path: Path) -> None:
     found = refusal(tmp_path, {"problem_id": "x"})
-    assert found.startswith("begin.plan: row 2 is of problem x that is not trained on; plan problems of problems/")
+    assert found.startswith("begin.plan: row 2: problem x is not trained on; plan problems of problems/")
     found = refusal(tmp_path, {"hint_level": 4})
-    assert found.startswith(
-        "begin.plan: row 2 is of problem b with a hint_level above 3, the levels of hint.fractions; "
-    )
+    assert found.startswith("begin.plan: row 2: problem b has a hint_level above 3, the levels of hint.fractions; ")
     found = refusal(tmp_path, {"hint_level": 2}, hints=True)
-    assert found.startswith("begin.plan: row 2 is of problem b with a hint_level that begin.hints lacks; ")
+    assert found.startswith("begin.plan: row 2: problem b has a hint_level that begin.hints lacks; ")
     found = refusal(tmp_path, {"hint_text": "think"})
-    assert found.startswith("begin.plan: row 2 is of problem b with a hint_text and no hint_level; ")
+    assert found.startswith("begin.plan: row 2: problem b has a hint_text and no hint_level; ")
     assert refusal(tmp_path, {"given": "7", "origin": "expert"}).startswith("begin.plan: it has the column ")
 
 
