@@ -68,6 +68,7 @@ COMMANDS = [
     (("import", "p.jsonl", "--from", "open-instruct"), "files of open-instruct hold token ids, no texts"),
     (("surface", "--out", "x.txt"), "--out x.txt ends in .txt; give .parquet or .csv"),
     (("surface", "--out", "none/x.csv"), "there is no folder none"),
+    (("surface", "--tracker", "x.csv"), "--tracker x.csv ends in .csv; give .parquet"),
     (("plan", "--problems", "nowhere.jsonl", "--tokens", "9"), "nowhere.jsonl is neither a file nor an artifact"),
     (("plan", *PROBLEMS, "--tokens", "9", "--out", "x.csv"), "--out x.csv ends in .csv; give .parquet or .jsonl"),
     (("plan", *PROBLEMS, "--tokens", "inf"), "--tokens inf is no number of tokens"),

@@ -7,10 +7,16 @@ from scipy import special
 from gradus.data.arrays import Floats
 
 _NODES, _WEIGHTS = hermegauss(48)
+_NO_SPREAD = 1e-18
+"""Variance of a logit that is certain."""
 
 
-def chances_after(mean: Floats, covariance: Floats, seen: Floats, right: Floats, shares: Floats) -> Floats:
-    """Return the chance to solve a problem with each of some shares of its hint (S,), after answers to it.
+def chances_after(
+    mean: Floats, covariance: Floats, seen: Floats, right: Floats, shares: Floats, least: float
+) -> tuple[Floats, Floats]:
+    """Return the chance to solve a problem with each of some shares of its hint, after answers to it, (S,).
+
+    With it the probability that the chance is `least` or more, as of a normal logit of its mean and variance, (S,).
 
     logit P(solve) = bare + gain * share, where bare and gain are normal before the answers. These are independent of
     each other given both numbers; the mean over what they leave is by Gauss-Hermite quadrature over the normal.
@@ -21,6 +27,7 @@ def chances_after(mean: Floats, covariance: Floats, seen: Floats, right: Floats,
         seen: Share that was shown for each answer (N,).
         right: 1 for a right answer, 0 for a wrong one (N,).
         shares: Shares that are asked for (S,).
+        least: A chance above 0.
     """
     values, vectors = np.linalg.eigh(covariance)
     root = vectors * np.sqrt(np.maximum(values, 0.0))
@@ -32,4 +39,8 @@ def chances_after(mean: Floats, covariance: Floats, seen: Floats, right: Floats,
     logit = bare[:, None] + gain[:, None] * cells
     log_weight = prior + special.log_expit(logit) @ solved + special.log_expit(-logit) @ (num - solved)
     weight = np.exp(log_weight - log_weight.max())
-    return (weight @ special.expit(bare[:, None] + gain[:, None] * shares)) / weight.sum()
+    weight /= weight.sum()
+    logit = bare[:, None] + gain[:, None] * shares
+    middle = weight @ logit
+    spread = np.sqrt(np.maximum(weight @ (logit - middle) ** 2, _NO_SPREAD))
+    return weight @ special.expit(logit), special.ndtr((middle - special.logit(least)) / spread)

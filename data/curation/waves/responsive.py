@@ -15,6 +15,8 @@ from gradus.data.curation.surface.updating import chances_after
 
 _HALVES = np.arange(-100, 201) / 100.0
 """Shares of the solution at which a problem may be half solved, in steps of one percent."""
+_DOUBT = 0.05
+"""Probability below which a hint is taken to be of no use."""
 _UNKNOWN, _NONE = "the tracker `surface` does not know the problem yet", "no hint is left"
 _WITHHELD, _NO_HELP = "the hint states the answer", "no hint is expected to help"
 
@@ -93,19 +95,20 @@ def surface_hints(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     target: Annotated[float, Gt(0.0), Lt(1.0)] = 0.5,
-    least: Annotated[float, Ge(0.0), Lt(1.0)] = 0.05,
+    least: Annotated[float, Gt(0.0), Lt(1.0)] = 0.05,
 ) -> Planned | None:
     """Sample the groups whose every rollout failed again, with the hint whose predicted chance is nearest to `target`.
 
     The tracker `surface` predicts logit P(solve) = logit + gain share of each problem, both normal; here the round's
     own answers to the problem, right and wrong with the share that each was shown, are added to that (Bayes' rule), and
     the chance with each hint that there is is its mean. Without a hint that is nearer to the target than what was shown
-    the group is left alone, as it is if its chance is below `least`. The share of a hint is its length over that of the
+    the group is left alone, and with one whose chance is below `least` with a probability of 95 %. So a hint is tried
+    while its gain is unknown. The share of a hint is its length over that of the
     worked solution, or what its table says without one.
 
     Args:
         target: Chance to solve that is aimed at.
-        least: Smallest predicted chance at which a hint is shown.
+        least: Chance below which a hint is not worth its rollouts.
     """
     rows = round.rows
     by, correct = rows.by("group"), rows["correct"]
@@ -124,9 +127,9 @@ def surface_hints(
         elif not left:
             skipped[_WITHHELD if row in withheld else _NONE] += 1
         else:
-            before, *chances = _chances(rows, row, shown, [each.share for each in left])
+            (before, *chances), (_, *reach) = _chances(rows, row, shown, [each.share for each in left], least)
             best = min(range(len(left)), key=lambda at: abs(chances[at] - target))
-            if chances[best] < least or abs(chances[best] - target) >= abs(before - target):
+            if reach[best] < _DOUBT or abs(chances[best] - target) >= abs(before - target):
                 skipped[_NO_HELP] += 1
                 continue
             reason = f"all wrong with {shown[row]:.2f} of the solution, {chances[best]:.2f} expected with {{:.2f}}"
@@ -168,15 +171,18 @@ def _hints(round: Round, rows: Ints) -> tuple[dict[int, list[_Hint]], set[int]]:
     return found, withheld
 
 
-def _chances(rows: RoundRows, row: int, shown: Floats, shares: Sequence[float]) -> list[float]:
-    """Return the chance of a row's problem with the share that the row was shown, and with each of some shares."""
+def _chances(rows: RoundRows, row: int, shown: Floats, shares: Sequence[float], least: float) -> tuple[Floats, Floats]:
+    """Return the chance of a row's problem with the share that the row was shown, and with each of some shares.
+
+    With it the probability that each is at least `least`.
+    """
     answered = (rows["problem_id"] == rows["problem_id"][row]) & own_rows(rows)
     answered &= ~np.isnan(rows["correct"]) & ~np.isnan(shown)
     bare, gain, covariance = (rows[f"surface.{name}"][row] for name in ("logit_var", "gain_var", "covariance"))
     mean = np.array([rows["surface.logit"][row], rows["surface.gain"][row]])
     spread = np.array([[bare, covariance], [covariance, gain]])
     asked = np.array([np.nan_to_num(shown[row]), *shares])
-    return chances_after(mean, spread, shown[answered], rows["correct"][answered], asked).tolist()
+    return chances_after(mean, spread, shown[answered], rows["correct"][answered], asked, least)
 
 
 def share_of(shares: Floats, rates: Floats, target: float, slope: float, guess: float) -> float:

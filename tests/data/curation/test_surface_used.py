@@ -227,6 +227,15 @@ def test_the_answers_of_the_round_count(num: int, level: int) -> None:
     assert f"{chances[level - 1]:.2f} expected with" in plan.columns["reason"][0].as_py()
 
 
+@pytest.mark.parametrize(("variance", "num"), [(25.0, 1), (0.25, 0)])
+def test_a_hint_is_tried_while_its_gain_is_unknown(variance: float, num: int) -> None:
+    # -7 + 0.75 g is -2.9, p = 0.05, at g = 5.4: 1.1 standard deviations of 5 away, 11 of 0.5.
+    plan = hinted(of("a", 0, [0.0] * 8), {"a": [-7.0, 0.0, 0.01, variance]}, texts("a"))
+    assert plan.num_rows == num
+    assert plan.skipped["no hint is expected to help"] == 1 - num
+    assert plan.columns["hint_level"].to_pylist() == [3] * num
+
+
 def test_a_reason_is_said_for_each_group_that_is_left_alone() -> None:
     certain = [-2.0, 4.0, 0.0, 0.0]
     known = {"a": certain, "b": certain, "c": certain, "d": [-40.0, 1.0, 0.0, 0.0], "e": certain, "g": certain}

@@ -26,14 +26,20 @@ def on_a_grid(mean: list[float], cov: list[list[float]], seen: list[float], righ
 def test_the_chance_is_that_of_a_fine_grid(seen: list[float], right: list[int]) -> None:
     mean, cov = [-1.0, 2.0], [[1.5, -0.6], [-0.6, 4.0]]
     shares = np.array([0.0, 0.25, 0.5, 1.0])
-    found = chances_after(np.array(mean), np.array(cov), np.array(seen), np.array(right), shares)
+    found, reach = chances_after(np.array(mean), np.array(cov), np.array(seen), np.array(right), shares, 0.3)
     expected = [on_a_grid(mean, cov, seen, right, share) for share in shares]
     assert found == pytest.approx(expected, abs=2e-4)
+    if not seen:  # logit(p) is normal, of variance 1.5 - 1.2 s + 4 s^2
+        spread = np.sqrt(1.5 - 1.2 * shares + 4 * shares**2)
+        assert reach == pytest.approx(stats.norm.sf(special.logit(0.3), -1 + 2 * shares, spread))
 
 
 def test_a_certain_problem_learns_nothing() -> None:
-    found = chances_after(np.array([0.0, 1.0]), np.zeros((2, 2)), np.zeros(9), np.zeros(9), np.array([0.0, 1.0]))
+    found, reach = chances_after(
+        np.array([0.0, 1.0]), np.zeros((2, 2)), np.zeros(9), np.zeros(9), np.array([0.0, 1.0]), 0.6
+    )
     assert found == pytest.approx([0.5, special.expit(1.0)])
+    assert reach.round(9).tolist() == [0, 1]
 
 
 @settings(max_examples=30, deadline=None)
@@ -46,7 +52,7 @@ def test_a_right_answer_raises_every_chance_and_a_wrong_one_lowers_it(
 
     def after(more: list[float]) -> np.ndarray:
         seen = np.zeros(len(answers) + len(more))
-        return chances_after(mean, cov, seen, np.array([*answers, *more]), shares)
+        return chances_after(mean, cov, seen, np.array([*answers, *more]), shares, 0.5)[0]
 
     assert (after([1.0]) > after([])).all()
     assert (after([0.0]) < after([])).all()
