@@ -46,6 +46,9 @@ class BeginConfig(Config):
 
     difficulty: str = Field(default="", exclude_if=empty)
     """Difficulty of the problems, in place of what `profile` would measure."""
+    any_policy: bool = Field(default=False, exclude_if=empty)
+    """Take a difficulty whose pass rates are of another policy than the one that the training begins with and those
+    that it was made of; without it such a table is refused."""
     hints: str = Field(default="", exclude_if=empty)
     """Hints, in place of those that the recipe would build."""
     rollouts: tuple[str, ...] = Field(default=(), exclude_if=empty)

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Column, bools, ints, nulls, one_array, pc, positions
+from gradus.data.arrays import Bools, Column, bools, ints, nulls, one_array, pc, positions, ragged
 from gradus.data.curation.uses import LEARN
-from gradus.data.errors import BadInputError
+from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import lineage
@@ -21,6 +21,37 @@ def refuse_foreign(store: Store, given: Ref, problems: Ref) -> None:
             f"begin.{given.table}: none of the {len(theirs)} rows of {given} is of a problem that is trained on",
             hint="give those of the same problems",
         )
+
+
+def refuse_other_policy(store: Store, difficulty: Ref, policy: Ref) -> None:
+    """Raise GateError if no pass rate of a table is of the starting policy, or of one that it was made of.
+
+    A table that names no policy, such as one of a user's own counts, is taken for the policy's.
+    """
+    offsets, values = ragged(store.read(difficulty, ["policies"]).column("policies"))
+    newest = values.take(pa.array(offsets[1:][np.diff(offsets) > 0] - 1)).drop_null()
+    known = dict.fromkeys(newest.to_pylist())
+    if not known or known.keys() & _made_of(store, policy):
+        return
+    first = next(iter(known))
+    raise GateError(
+        f"begin.difficulty: {difficulty} was measured with the policy {first[:8]}, and the training begins with "
+        f"{policy.digest[:8]}",
+        hint="leave it out, so that `profile` measures anew; predict its pass rates from the other policy's with "
+        "`gradus surface --tracker FILE` and the method surface; or set begin.any_policy = true",
+    )
+
+
+def _made_of(store: Store, policy: Ref) -> set[str]:
+    """Return the digests of a policy and of those that it was made of, as far as they are in the lake."""
+    found: set[str] = set()
+    ref: Ref | None = policy
+    while ref is not None and ref.digest not in found:
+        found.add(ref.digest)
+        manifest = store.find(ref)
+        before = manifest.parents.get("policy", []) if manifest is not None else []
+        ref = Ref.parse(before[0]) if before else None
+    return found
 
 
 _OF_ROWS = (

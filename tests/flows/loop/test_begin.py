@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
+from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_other_policy, refuse_unusable
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
@@ -168,3 +168,23 @@ def test_rollouts_that_the_first_round_could_not_take_up_are_refused(tmp_path: P
     hints = store.put("difficulty", pa.table({"problem_id": ["z"], "n": [1], "k": [1]}))
     with pytest.raises(BadInputError, match=r"begin.difficulty: none of the 1 rows of difficulty/"):
         refuse_foreign(store, hints, problems)
+
+
+def test_difficulty_of_another_policy_is_a_gate(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    older = checkpoint(store, "a")
+    newest, other = checkpoint(store, "b", older), "c" * 32
+
+    def measured(*policies: list[str | None]) -> Ref:
+        rows = [{"problem_id": str(at), "n": 1, "k": 0, "policies": each} for at, each in enumerate(policies)]
+        return store.put("difficulty", pa.Table.from_pylist(rows))
+
+    for rows in ([newest.digest], [other, older.digest], [None], []):
+        refuse_other_policy(store, measured(rows), newest)
+    refuse_other_policy(store, measured([other], [older.digest]), newest)
+    with pytest.raises(GateError) as refused:
+        refuse_other_policy(store, measured([newest.digest, other], [other], []), newest)
+    assert refused.value.message.endswith(
+        f"was measured with the policy cccccccc, and the training begins with {newest.digest[:8]}"
+    )
+    assert "or set begin.any_policy = true" in str(refused.value.hint)
