@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from gradus.components import component
 from gradus.components.rows import Rows
@@ -21,10 +21,18 @@ _LEAST = 1e-12
     libraries=("scipy",),
     needs=("surface.logit", "surface.logit_var", "surface.tokens", "n", "k"),
 )
-def surface(candidates: Rows, num: int, rng: np.random.Generator, *, n: Annotated[int, Ge(2)] = 8) -> Draw:
+def surface(
+    candidates: Rows,
+    num: int,
+    rng: np.random.Generator,
+    *,
+    n: Annotated[int, Ge(2)] = 8,
+    power: Annotated[float, Gt(0.0)] = 1.0,
+) -> Draw:
     """Draw problems by the chance that a group has right and wrong answers, for each token that it is expected to cost.
 
-    Without replacement, in proportion to E[1 - p^n - (1 - p)^n] / tokens: p without a hint, as the tracker `surface`
+    Without replacement, in proportion to (E[1 - p^n - (1 - p)^n] / tokens)^power: p without a hint, as the tracker
+    `surface`
     expects it of the newest policy, normal in the logit. Before the tracker knows a problem p has the Beta posterior
     of its measured n and k, whose prior is that under which those of all problems are likeliest. Tokens are the mean of
     a completion of the problem so far, or of all of them. Weights are those of the draw, tokens in units of their mean;
@@ -32,6 +40,7 @@ def surface(candidates: Rows, num: int, rng: np.random.Generator, *, n: Annotate
 
     Args:
         n: Completions of a group.
+        power: Above 1 the best problems are drawn more often, and the others seldom.
     """
     logit = candidates["surface.logit"]
     unknown = np.isnan(logit)
@@ -39,7 +48,7 @@ def surface(candidates: Rows, num: int, rng: np.random.Generator, *, n: Annotate
     signal = np.where(
         unknown, _by_counts(candidates["n"], candidates["k"], n) if unknown.any() else 0.0, known.signal(n)
     )
-    weight = np.maximum(signal / _relative(candidates["surface.tokens"]), _LEAST)
+    weight = np.maximum((signal / _relative(candidates["surface.tokens"])) ** power, _LEAST)
     index = np.argsort(rng.standard_exponential(len(weight)) / weight, kind="stable")[:num]  # Efraimidis and Spirakis
     return Draw(index, weight[index], unknown[index])
 

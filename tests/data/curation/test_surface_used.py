@@ -144,6 +144,10 @@ def test_a_draw_goes_by_signal_for_each_token() -> None:
     assert found.index[-1] == 3
     assert weight[3] == pytest.approx(1e-12)
     assert not found.explored.any()
+    sharp = draw(rows, 4, np.random.default_rng(0), n=4, power=2.0)
+    assert dict(zip(sharp.index.tolist(), sharp.weight.tolist(), strict=True)) == pytest.approx(
+        {**{at: each**2 for at, each in signal.items()}, 3: 1e-12}
+    )
     first = [int(draw(rows, 1, np.random.default_rng(seed), n=4).index[0]) for seed in range(600)]
     expected = np.array([*signal.values(), 0.0]) / sum(signal.values()) * len(first)
     assert stats.chisquare(np.bincount(first, minlength=4)[:3], expected[:3]).pvalue > 1e-3
