@@ -1,4 +1,4 @@
-"""What a tracker keeps of the surface: its counts by problem, and what the model of them predicts of each problem.
+"""The surface as a tracker keeps it: counts by problem, and the predictions of their model for each problem.
 
     known = learn(counted(entries(table), problems), problems)
     kept(known, sampler, numbers)          # a row for each problem: PREDICTIONS and KEPT
@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.components.rows import Lists, Rows
-from gradus.data.arrays import Floats, Ints, floats, ints, one_array, pc, positions, ragged, take_or_null
+from gradus.data.arrays import Floats, Ints, floats, one_array, positions, ragged, take_or_null
 from gradus.data.curation.surface.known import COUNTED, Known
 from gradus.data.curation.surface.model import Predicted
 
@@ -91,8 +91,9 @@ def entries(table: pa.Table) -> pa.Table:
 
 def counted(table: pa.Table, problems: pa.Table) -> pa.Table:
     """Return entries as rows of COUNTED, policies called by their numbers, domains those of `problems`."""
-    number = ints(pc.round(table.column("rounds")))
-    right, wrong = (ints(pc.round(table.column(name))) for name in ("right", "wrong"))
+    number, right, wrong = (
+        np.rint(floats(table.column(name))).astype(np.int64) for name in ("rounds", "right", "wrong")
+    )
     length = floats(table.column("lengths"))
     at = positions(table.column("problem_id"), problems.column("problem_id"))
     columns = {

@@ -18,8 +18,8 @@ def chances_after(
 
     With it the probability that the chance is `least` or more, as of a normal logit of its mean and variance, (S,).
 
-    logit P(solve) = bare + gain * share, where bare and gain are normal before the answers. These are independent of
-    each other given both numbers; the mean over what they leave is by Gauss-Hermite quadrature over the normal.
+    logit P(solve) = bare + gain * share, where bare and gain are normal before the answers. Given both
+    numbers the answers are independent; means over what they leave are by Gauss-Hermite quadrature over the normal.
 
     Args:
         mean: Of bare and gain (2,).

@@ -7,7 +7,7 @@ import pyarrow as pa
 from annotated_types import Ge
 
 from gradus.components import component
-from gradus.data.arrays import Floats, nulls, one_array
+from gradus.data.arrays import Floats, Ints, nulls, one_array
 from gradus.data.curation.round import Round, own_rows
 from gradus.data.curation.surface.known import learn
 from gradus.data.curation.surface.tracked import (
@@ -111,7 +111,7 @@ def _sampled(round: Round) -> pa.Table:
     return _entries(names[of], np.full(len(cells), float(round.index)), step / STEPS, right, n - right, mean)
 
 
-def _entries(names: Any, *columns: Floats) -> pa.Table:
+def _entries(names: Any, *columns: Floats | Ints) -> pa.Table:
     found = {name: pa.array(values.astype(np.float64)) for name, values in zip(KEPT, columns, strict=True)}
     return pa.table({"problem_id": pa.array(names, pa.string()), **found})
 

@@ -58,7 +58,7 @@ class Beginning:
     plan: Ref | None = None
     """Rows that rounds plan in place of a choice."""
     asks_hints: bool = False
-    """Whether a row of the plan names the level of a hint, and not its text."""
+    """True if a row of the plan names the level of a hint, and not its text."""
     earlier: Rounds = ()
     """Rollouts of an earlier run that waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])

@@ -1,5 +1,6 @@
 """A training that begins with tables of an earlier run: what each stage is given, and what is refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -175,11 +176,12 @@ def test_difficulty_of_another_policy_is_a_gate(tmp_path: Path) -> None:
     older = checkpoint(store, "a")
     newest, other = checkpoint(store, "b", older), "c" * 32
 
-    def measured(*policies: list[str | None]) -> Ref:
+    def measured(*policies: Sequence[str | None]) -> Ref:
         rows = [{"problem_id": str(at), "n": 1, "k": 0, "policies": each} for at, each in enumerate(policies)]
         return store.put("difficulty", pa.Table.from_pylist(rows))
 
-    for rows in ([newest.digest], [other, older.digest], [None], []):
+    named: list[list[str | None]] = [[newest.digest], [other, older.digest], [None], []]
+    for rows in named:
         refuse_other_policy(store, measured(rows), newest)
     refuse_other_policy(store, measured([other], [older.digest]), newest)
     with pytest.raises(GateError) as refused:

@@ -13,7 +13,8 @@ def on_a_grid(mean: list[float], cov: list[list[float]], seen: list[float], righ
     """The same mean by a sum over 400 x 400 points."""
     axes = [np.linspace(m - 7 * v**0.5, m + 7 * v**0.5, 400) for m, v in zip(mean, (cov[0][0], cov[1][1]), strict=True)]
     bare, gain = np.meshgrid(*axes, indexing="ij")
-    weight = stats.multivariate_normal(mean, cov).pdf(np.stack((bare, gain), axis=-1))
+    away = np.stack((bare - mean[0], gain - mean[1]), axis=-1)
+    weight = np.exp(-np.einsum("abi,ij,abj->ab", away, np.linalg.inv(cov), away) / 2)
     for at, won in zip(seen, right, strict=True):
         p = special.expit(bare + at * gain)
         weight = weight * (p if won else 1 - p)
