@@ -37,7 +37,7 @@ def own(*names: str) -> tuple[str, ...]:
     return tuple(f"conditions/{name}.toml" for name in names)
 
 
-HINTED = (*own("escalate", "annealed"), "seele", "guide_grpo")
+HINTED = (*own("escalate", "annealed", "surface"), "seele", "guide_grpo")
 TEXTS = ("sft", "luffy", "hpt")
 CHOOSING = (*own("variance", "refill"), "vade", "dapo", "knapsack_rl")
 EASY = ('policy="starts/eta-0.1"',)

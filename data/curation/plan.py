@@ -108,6 +108,37 @@ def _same(value: int, num: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, pa.int32()), num)
 
 
+def given_rows(given: pa.Table, index: int, draw: int) -> pa.Table:
+    """Return the rows of a given plan that a round (from 1 on) takes: the next `draw`, 0 for all, in a circle."""
+    size = min(draw or given.num_rows, given.num_rows)
+    return given.take(pa.array((np.arange(size) + (max(index, 1) - 1) * size) % given.num_rows))
+
+
+def with_hints(given: pa.Table, hints: pa.Table) -> dict[str, pa.Array]:
+    """Return hint_text and, if the hints have one, the sentence above it, of rows that name the level of a hint alone.
+
+    Other rows keep theirs. Raise BadInputError for a hint that a problem does not have, or that states its answer.
+    """
+    ids, number = given.column("problem_id"), ints(PLAN.column(given, "hint_level"))
+    text = one_array(PLAN.column(given, "hint_text"))
+    asked = nulls(text) & (number > 0)
+    for level in np.unique(number[asked]).tolist():
+        found, withheld = hints_of_level(hints, level, ids)
+        lacking = np.flatnonzero(asked & (number == level) & nulls(found))
+        if len(lacking):
+            why = "states the answer" if withheld[lacking[0]] else "is not there"
+            raise BadInputError(
+                f"the given plan shows hint level {level} of problem {ids[int(lacking[0])]}, which {why}",
+                hint="take the row out, or give another level or a hint_text",
+            )
+        text = pc.if_else(pa.array(asked & (number == level)), found, text)
+    if "shown" not in hints.column_names:
+        return {"hint_text": text}
+    known = hints.select(["problem_id", "level", "shown"])
+    shown = shown_above([known], ids, one_array(PLAN.column(given, "hint_level")), text)
+    return {"hint_text": text, "shown": pc.coalesce(one_array(PLAN.column(given, "shown")), shown)}
+
+
 def refuse_odd(plan: pa.Table) -> None:
     """Raise BadInputError naming the first row of a plan that nothing can be sampled of."""
     n, max_tokens, temperature = (floats(plan.column(name)) for name in ("n", "max_tokens", "temperature"))

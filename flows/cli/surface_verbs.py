@@ -39,6 +39,9 @@ def surface(
     out: Annotated[
         Path | None, typer.Option(help="write every problem, share of its hint and policy here (.parquet, .csv)")
     ] = None,
+    tracker: Annotated[
+        Path | None, typer.Option(help="write what the tracker `surface` of a training begins with here (.parquet)")
+    ] = None,
     partial: Partial = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,16 +52,20 @@ def surface(
     """
     from gradus.data.curation.surface.known import learn
     from gradus.flows.console.surface_tables import render_surface
-    from gradus.tasks.inspect.surface import check_table, counted, picture, write_surface
+    from gradus.tasks.inspect.surface import check_table, counted, picture, write_surface, write_tracker
 
     if out is not None:
         check_table(out)
+    if tracker is not None:
+        check_table(tracker, "--tracker", (".parquet",))
     with damage(partial) as on_damage:
         known = learn(counted(Home.from_environment(), aside, on_damage))
         sampler, other = known.sampler(policy), known.sampler(against) if against else None
         if out is not None:
             rows = write_surface(known, out)
             aside(f"{rows:,} rows: {out}")
+        if tracker is not None:
+            aside(f"{write_tracker(known, sampler, tracker):,} problems: {tracker}")
         answer(picture(known, sampler, other), as_json, render_surface)
 
 
@@ -76,7 +83,8 @@ def plan(
     max_tokens: Annotated[int, typer.Option(min=1, max=MAX_TOKENS, help="limit of completion tokens")] = 96,
     seed: Annotated[int, shown(parameters.SEED)] = 0,
     out: Annotated[
-        Path | None, typer.Option(help="write the plan here (.parquet), for `gradus rollout --plan`")
+        Path | None,
+        typer.Option(help="write the plan here (.parquet, .jsonl), for `begin.plan` of a recipe or `rollout --plan`"),
     ] = None,
     partial: Partial = False,
     as_json: AsJson = False,

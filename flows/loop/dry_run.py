@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 from typing import TypedDict, TypeVar
 
 from gradus.components.chosen import chosen_in
-from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory
+from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory, Signal
 from gradus.flows.console.output import fields, line, table
 from gradus.flows.loop.comparing.checked import Checked
-from gradus.flows.loop.expected_signal import expected_signal, signal_fields
+from gradus.flows.loop.expected_signal import SIGNAL_COLUMNS, expected_signal, signal_fields, signal_rows
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, stored_recipe
@@ -45,6 +45,8 @@ class ForeseenTraining(TypedDict):
     computed: int
     tokens: int | None
     seconds: float | None
+    signal: Signal | None
+    """Forecast of its first round that is to be sampled."""
 
 
 class ComparisonForecast(TypedDict):
@@ -219,6 +221,7 @@ def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
                     "computed": sum(each["computed"] for each in stages),
                     "tokens": found["tokens"],
                     "seconds": found["seconds"],
+                    "signal": found["signal"],
                 }
             )
     remarks = ["each training is forecast alone: stages that several share are computed once, and reused by the others"]
@@ -251,6 +254,8 @@ def render_comparison_ahead(found: ComparisonForecast) -> None:
         for each in found["trainings"]
     ]  # fmt: skip
     table("", ("method", "seed", "run", "reused", "computed", "tokens", "seconds"), rows)
+    if signals := signal_rows([(each["method"], each["signal"]) for each in found["trainings"]]):
+        table("first round to be sampled, means over the seeds", SIGNAL_COLUMNS, signals)
     for remark in found["remarks"]:
         line(f"note: {remark}")
     line(_NOTHING_STARTED)

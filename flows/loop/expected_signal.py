@@ -1,6 +1,7 @@
 """Forecast of a training's next round: the groups without variance, and the tokens of one that has it."""
 
 import contextlib
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,6 +10,7 @@ import pyarrow as pa
 from gradus.components.chosen import chosen_in
 from gradus.data.arrays import Ints, ints, one_array, positions
 from gradus.data.curation.candidates import candidates
+from gradus.data.curation.plan import given_rows
 from gradus.data.curation.surface.forecast import fitted_prior, no_variance, some_right
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
@@ -56,6 +58,8 @@ def expected_signal(session: Foresight) -> Signal | None:
     plan = rollout.inputs["plan"][0]
     if session.there(plan):
         planned = _drawn(session.store.read(plan, ["problem_id", "n"]), ids)
+    elif given := curate.inputs.get("plan"):
+        planned = _drawn(given_rows(session.store.read(given[0], ["problem_id", "n"]), index, config.draw), ids)
     else:
         planned = _likely(session.store.read(problems), known, config, derive_seed(session.seed, "curate", index))
     return _signal(index, known, planned, _tokens(session, known, index))
@@ -129,6 +133,48 @@ def _signal(index: int, known: KnownRates, planned: _Planned, tokens: float | No
     if tokens is not None and dead < 1:
         found["signal_group_tokens"] = tokens * float(planned.size.mean()) / (1 - dead)
     return found
+
+
+SIGNAL_COLUMNS = (
+    "method",
+    "round",
+    "problems measured",
+    "groups all right or all wrong",
+    "tokens of another group",
+    f"problems right in {SAMPLES}",
+)
+
+
+def signal_rows(trainings: Sequence[tuple[str, Signal | None]]) -> list[tuple[str, ...]]:
+    """Return a line of SIGNAL_COLUMNS for each method of trainings, means over those of them that have a forecast."""
+    found: dict[str, list[Signal]] = {}
+    for method, signal in trainings:
+        found.setdefault(method, []).extend([] if signal is None else [signal])
+    rows: list[tuple[str, ...]] = []
+    for method, signals in found.items():
+        dead, tokens, solved = (
+            _mean([each[name] for each in signals])
+            for name in ("no_variance_frac", "signal_group_tokens", "solved_of_8")
+        )
+        if signals:
+            rounds = sorted({each["round"] for each in signals})
+            measured = _mean([each["measured"] / max(each["problems"], 1) for each in signals])
+            rows.append(
+                (
+                    method,
+                    " to ".join(dict.fromkeys((str(rounds[0]), str(rounds[-1])))),
+                    "-" if measured is None else share(measured, 0),
+                    "unknown" if dead is None else share(dead, 0),
+                    "-" if tokens is None else count(round(tokens)),
+                    "-" if solved is None else f"{solved:.1f}",
+                )
+            )
+    return rows
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def signal_fields(found: Signal | None) -> dict[str, str]:

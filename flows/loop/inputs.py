@@ -22,7 +22,7 @@ from gradus.flows.recipe.heads import check_heads
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
-from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
+from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_odd_plan, refuse_other_policy, refuse_unusable
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
@@ -152,13 +152,21 @@ def _of_an_earlier_run(store: Store, recipe: Recipe, start: Beginning) -> Beginn
     found = {table: [resolve_artifact(store, text, table) for text in texts] for table, texts in named}
     for ref in (*found["difficulty"], *found["hints"]):
         refuse_foreign(store, ref, start.problems)
+    if found["difficulty"] and not recipe.begin.any_policy:
+        refuse_other_policy(store, found["difficulty"][0], start.policy)
     earlier: tuple[Stored, ...] = ()
     if found["rollouts"]:
         max_age = stage_config(recipe, "update", 1, recipe.update).max_age - recipe.overlap
         refuse_unusable(store, found["rollouts"], found["scores"], start.problems, start.policy, max_age)
         earlier = (Stored(found["rollouts"], found["scores"], start.problems),)
-    hints, difficulty = (next(iter(found[table]), None) for table in ("hints", "difficulty"))
-    return replace(start, difficulty=difficulty, hints=hints, earlier=earlier)
+    hints, difficulty, plan = (next(iter(found[table]), None) for table in ("hints", "difficulty", "plan"))
+    asks = plan is not None and refuse_odd_plan(store, plan, start.phases or (start.problems,), hints, _levels(recipe))
+    return replace(start, difficulty=difficulty, hints=hints, earlier=earlier, plan=plan, asks_hints=asks)
+
+
+def _levels(recipe: Recipe) -> int:
+    """Return the levels of the hints that a training builds."""
+    return len(stage_config(recipe, "hint", 0, recipe.hint).fractions)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

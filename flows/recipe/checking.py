@@ -76,7 +76,7 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
 def _check_begin(recipe: Recipe) -> None:
     """Raise UsageError for tables of an earlier run that no stage of the training would read."""
     begin, waves = recipe.begin, [wave for each in settled(recipe) for wave in each.all_waves]
-    hinted = recipe.reads_hints or any(each.reads_hints for each in settled(recipe))
+    hinted = begin.plan or recipe.reads_hints or any(each.reads_hints for each in settled(recipe))
     for given, read, what, hint in (
         (begin.hints, hinted, "hints: no wave of the recipe reads hints", _A_WAVE),
         (begin.rollouts, any(wave.reads_stored for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),

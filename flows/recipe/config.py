@@ -46,18 +46,25 @@ class BeginConfig(Config):
 
     difficulty: str = Field(default="", exclude_if=empty)
     """Difficulty of the problems, in place of what `profile` would measure."""
+    any_policy: bool = Field(default=False, exclude_if=empty)
+    """Take a difficulty whose pass rates are of another policy than the one that the training begins with and those
+    that it was made of; without it such a table is refused."""
     hints: str = Field(default="", exclude_if=empty)
     """Hints, in place of those that the recipe would build."""
     rollouts: tuple[str, ...] = Field(default=(), exclude_if=empty)
     """Rollouts that waves may take up again, as those of a round before the first."""
     scores: tuple[str, ...] = Field(default=(), exclude_if=empty)
     """The scores of these rollouts."""
+    plan: str = Field(default="", exclude_if=empty)
+    """Rows of a plan, such as `gradus plan` writes, that rounds take in place of a choice of their own: `curate.draw`
+    of them each, in their order and from the first on again behind the last, all of them without `draw`. Problem, n,
+    hint, temperature and max_tokens are those of the row, where it has them."""
 
     @property
     def named(self) -> dict[str, tuple[str, ...]]:
         """Return the artifacts and files that it names, by table."""
-        hints, difficulty = ((text,) if text else () for text in (self.hints, self.difficulty))
-        return {"difficulty": difficulty, "hints": hints, "rollouts": self.rollouts, "scores": self.scores}
+        one = {name: (text,) if (text := getattr(self, name)) else () for name in ("difficulty", "hints", "plan")}
+        return {**one, "rollouts": self.rollouts, "scores": self.scores}
 
 
 class GivenConfig(Config):

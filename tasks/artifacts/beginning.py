@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import bools, one_array, pc, positions
+from gradus.data.arrays import Bools, Column, bools, ints, nulls, one_array, pc, positions, ragged
 from gradus.data.curation.uses import LEARN
-from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import ROLLOUTS
+from gradus.data.errors import BadInputError, GateError
+from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import lineage
 
@@ -21,6 +21,87 @@ def refuse_foreign(store: Store, given: Ref, problems: Ref) -> None:
             f"begin.{given.table}: none of the {len(theirs)} rows of {given} is of a problem that is trained on",
             hint="give those of the same problems",
         )
+
+
+def refuse_other_policy(store: Store, difficulty: Ref, policy: Ref) -> None:
+    """Raise GateError if no pass rate of a table is of the starting policy, or of one that it was made of.
+
+    A table that names no policy, such as one of a user's own counts, is taken for the policy's.
+    """
+    offsets, values = ragged(store.read(difficulty, ["policies"]).column("policies"))
+    newest = values.take(pa.array(offsets[1:][np.diff(offsets) > 0] - 1)).drop_null()
+    known = dict.fromkeys(newest.to_pylist())
+    if not known or known.keys() & _made_of(store, policy):
+        return
+    first = next(iter(known))
+    raise GateError(
+        f"begin.difficulty: {difficulty} was measured with the policy {first[:8]}, and the training begins with "
+        f"{policy.digest[:8]}",
+        hint="leave it out, so that `profile` measures anew; predict its pass rates from the other policy's with "
+        "`gradus surface --tracker FILE` and the method surface; or set begin.any_policy = true",
+    )
+
+
+def _made_of(store: Store, policy: Ref) -> set[str]:
+    """Return the digests of a policy and of those that it was made of, as far as they are in the lake."""
+    found: set[str] = set()
+    ref: Ref | None = policy
+    while ref is not None and ref.digest not in found:
+        found.add(ref.digest)
+        manifest = store.find(ref)
+        before = manifest.parents.get("policy", []) if manifest is not None else []
+        ref = Ref.parse(before[0]) if before else None
+    return found
+
+
+_OF_ROWS = (
+    *("problem_id", "group_id", "n", "hint_level", "hint_text", "shown", "temperature", "max_tokens", "seed"),
+    *("top_p", "top_k", "reason"),
+)
+"""Columns that rows of a given plan may have; names and seeds are made anew."""
+
+
+def refuse_odd_plan(store: Store, plan: Ref, problems: Sequence[Ref], hints: Ref | None, levels: int) -> bool:
+    """Return whether a row names the level of a hint, and not its text; BadInputError for a row that cannot be planned.
+
+    Args:
+        store: Where the tables are.
+        plan: The rows.
+        problems: The problems of each phase.
+        hints: The hints that the training begins with.
+        levels: Levels of the hints that it builds otherwise.
+    """
+    rows = store.read(plan)
+    if odd := next((n for n in rows.column_names if n not in _OF_ROWS and rows[n].null_count < rows.num_rows), ""):
+        raise BadInputError(f"begin.plan: it has the column {odd}, which waves decide", hint="leave the column out")
+    names = rows.column("problem_id")
+    for ref in problems:
+        unknown = positions(names, store.read(ref, ["problem_id"]).column("problem_id")) < 0
+        _refuse_row(names, unknown, "is not trained on", f"plan problems of {ref}: `gradus plan --problems {ref}`")
+    level, text = (PLAN.column(rows, name) for name in ("hint_level", "hint_text"))
+    number, bare = ints(level), nulls(text)
+    _refuse_row(names, ~bare & (number < 1), "has a hint_text and no hint_level", "give the level, from 1 on, too")
+    asked = bare & (number > 0)
+    if hints is not None:
+        known = store.read(hints, ["problem_id", "level"])
+        theirs = (one_array(known.column("problem_id")), one_array(known.column("level")))
+        there = positions(_keys(names, level), _keys(*theirs)) >= 0
+        _refuse_row(names, asked & ~there, "has a hint_level that begin.hints lacks", "give one of its levels")
+    else:
+        what = f"has a hint_level above {levels}, the levels of hint.fractions"
+        _refuse_row(names, asked & (number > levels), what, "lower it, add fractions, or give the hint_text too")
+    return bool(asked.any())
+
+
+def _keys(problem_id: Column, level: Column) -> pa.Array:
+    return one_array(pc.binary_join_element_wise(problem_id, one_array(level).cast(pa.string()), "\0"))
+
+
+def _refuse_row(names: Column, odd: Bools, what: str, hint: str) -> None:
+    """Raise BadInputError that names the first odd row and its problem."""
+    if odd.any():
+        at = int(np.argmax(odd))
+        raise BadInputError(f"begin.plan: row {at + 1}: problem {names[at].as_py()} {what}", hint=hint)
 
 
 def refuse_unusable(

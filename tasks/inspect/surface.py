@@ -7,7 +7,7 @@ policy, such as imported ones, are of a policy named by their artifact. The shar
 over that of the worked solution, in twentieths; without a solution that which the table of hints says.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypedDict
 
@@ -17,6 +17,8 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from gradus.data.curation.surface.known import COUNTED, MANY, PREDICTED, Known
+from gradus.data.curation.surface.tracked import kept
+from gradus.data.curation.tracked import changed_rows
 from gradus.data.errors import OnDamage, UsageError, refuse, shortened
 from gradus.data.files import replacing
 from gradus.data.lake.schema import OWN
@@ -172,14 +174,13 @@ def _ahead(known: Known, sampler: int, of: int) -> Ahead:
     return {**_ability(known, sampler), "ahead": ahead, "error": error}
 
 
-def check_table(path: Path) -> None:
-    """Raise UsageError for a path that no table of predictions can be written to."""
-    if path.suffix not in (".parquet", ".csv"):
-        raise UsageError(
-            f"--out {shortened(str(path))} ends in {path.suffix or 'nothing'}", hint="give .parquet or .csv"
-        )
+def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".parquet", ".csv")) -> None:
+    """Raise UsageError for a path that no table of some kinds can be written to."""
+    if path.suffix not in kinds:
+        ends = f"{option} {shortened(str(path))} ends in {path.suffix or 'nothing'}"
+        raise UsageError(ends, hint=f"give {' or '.join(kinds)}")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--out {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
+        raise UsageError(f"{option} {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
 
 
 def write_surface(known: Known, path: Path) -> int:
@@ -193,3 +194,19 @@ def write_surface(known: Known, path: Path) -> int:
                 writer.write_table(rows)
                 num += rows.num_rows
     return num
+
+
+def write_tracker(known: Known, sampler: int, path: Path) -> int:
+    """Write what the tracker `surface` begins with to a .parquet file; return the number of problems.
+
+    Predictions are for a sampler, which is policy 0 of the entries; the others are -1, -2 ..., those with most rollouts
+    first.
+    """
+    others = sorted(set(range(len(known.samplers))) - {sampler}, key=lambda at: -known.samplers[at].n)
+    numbers = np.zeros(len(known.samplers), dtype=np.int64)
+    numbers[others] = -1 - np.arange(len(others))
+    rows = kept(known, sampler, numbers)
+    table = changed_rows(rows, ("problem_id",), [name for name in rows if name != "problem_id"])
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+    return table.num_rows

@@ -1,5 +1,6 @@
 """A plan by the response surface: the problems, hints and samples that make the most groups with signal."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -64,16 +65,22 @@ def problems_named(store: Store, text: str) -> pa.Table:
 
 def check_plan(path: Path) -> None:
     """Raise UsageError for a path that no plan can be written to."""
-    if path.suffix != ".parquet":
-        raise UsageError(f"--out {shortened(str(path))} ends in {path.suffix or 'nothing'}", hint="give .parquet")
+    if path.suffix not in (".parquet", ".jsonl"):
+        raise UsageError(
+            f"--out {shortened(str(path))} ends in {path.suffix or 'nothing'}", hint="give .parquet or .jsonl"
+        )
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--out {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
 
 
 def write_plan(plan: pa.Table, path: Path) -> None:
-    """Write the rows of a plan to a Parquet file."""
+    """Write the rows of a plan to a .parquet or .jsonl file."""
     with replacing(path) as temporary:
-        pq.write_table(plan, temporary, compression="zstd")
+        if path.suffix == ".parquet":
+            pq.write_table(plan, temporary, compression="zstd")
+            return
+        rows = ({name: value for name, value in row.items() if value is not None} for row in plan.to_pylist())
+        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ Filters in order, then a ranking, then the top, then a draw. Roles: problems; di
 filter prompt_tokens counts, evaluated problems, which the filter decontaminated looks for, and hints for problems that
 are shown one from the start, all optional.
 A problem without a difficulty row passes the difficulty filters unless they say `unmeasured=drop`.
+With the role plan its rows are taken as they are, in place of a choice: those of a round by its number.
 An empty plan is a failure that names what dropped the problems.
 """
 
@@ -16,10 +17,10 @@ import pyarrow as pa
 
 from gradus.components.chosen import Chosen, chosen_in
 from gradus.components.rows import Rows
-from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc
+from gradus.data.arrays import Bools, Column, Floats, Ints, floats, ints, one_array, pc, positions
 from gradus.data.curation.candidates import CONTAMINATED, PROMPT_TOKENS, Candidates, candidates
 from gradus.data.curation.overlap import contaminated, texts_of
-from gradus.data.curation.plan import hinted, plan_rows
+from gradus.data.curation.plan import given_rows, hinted, plan_rows, wave_rows, with_hints
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
@@ -34,6 +35,8 @@ from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.round_rows import beside_tracked
 
+_OF_GIVEN = ("n", "temperature", "max_tokens", "hint_level", "hint_text", "shown", "top_p", "top_k", "reason")
+"""Columns of a given plan that its rows keep."""
 _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 """Problem ids in the summary; planned and dropped rows among the samples."""
 
@@ -41,6 +44,8 @@ _NUM_IDS, _NUM_PLANNED, _NUM_DROPPED = 100, 12, 4
 def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     """Choose problems and write the plan; raise GateError if none is left."""
     ctx.beat(0.0, "reading problems and difficulty")
+    if ctx.inputs.get("plan"):
+        return _given(ctx, config)
     pool = pool_of(ctx, _columns(config), config.prompt if config.counts_tokens else None)
     pool = beside_tracked(ctx, pool, config.tracked)
     ctx.beat(0.3, f"filtering {pool.num_rows} problems")
@@ -69,6 +74,35 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
     ctx.out.write_table(plan)
     ctx.beat(1.0, f"{plan.num_rows} problems planned")
     return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config), **unhinted})
+
+
+def _given(ctx: StageContext, config: CurateConfig) -> StageResult:
+    """Write the rows of a given plan that the round takes, named by the round; what a row lacks is the recipe's.
+
+    Raise BadInputError for a hint that a row names by its level, and that its problem does not have.
+    """
+    given = given_rows(ctx.table("plan"), ctx.round, config.draw)
+    pool = pool_of(ctx, _columns(config), None)
+    plan = plan_rows(
+        given.column("problem_id"),
+        reasons=pa.repeat(pa.scalar("a row of the given plan"), given.num_rows),
+        round_index=ctx.round,
+        n=config.sample.n,
+        temperature=config.sample.temperature,
+        max_tokens=config.sample.max_tokens,
+        seed=ctx.seed,
+    )
+    columns = {name: one_array(given.column(name)) for name in _OF_GIVEN if name in given.column_names}
+    if ctx.inputs.get("hints"):
+        columns |= with_hints(given, ctx.table("hints"))
+    named = wave_rows(plan, columns, plan.slice(0, 0), round_index=ctx.round, wave=0, call=0, seed=ctx.seed)
+    plan = named.drop_columns(["plan_id", "wave", "call"])
+    ctx.out.write_table(plan)
+    ctx.beat(1.0, f"{plan.num_rows} rows of the given plan")
+    chosen = pool.table.take(pa.array(positions(plan.column("problem_id"), pool.table.column("problem_id"))))
+    hinted_rows = int((ints(plan.column("hint_level")) > 0).sum())
+    notes: dict[str, object] = {"hinted": hinted_rows} if hinted_rows else {}
+    return _result(pool, chosen, plan, Selection(np.zeros(pool.num_rows, np.int64), ()), {}, notes)
 
 
 def _hints(ctx: StageContext, problem_ids: Column, config: CurateConfig) -> tuple[pa.Table | None, dict[str, object]]:

@@ -63,6 +63,11 @@ class Predicted:
         """The mean of the chance (Q,)."""
         return self._mean(special.expit)
 
+    @property
+    def rate_sd(self) -> Floats:
+        """The standard deviation of the chance (Q,)."""
+        return np.sqrt(np.maximum(self._mean(lambda logit: special.expit(logit) ** 2) - self.rate**2, 0.0))
+
     def interval(self, confidence: float = CONFIDENCE) -> tuple[Floats, Floats]:
         """Return the ends of the central interval of the chance, (Q,) each."""
         half = float(special.ndtri((1 + confidence) / 2)) * self.error
@@ -81,6 +86,17 @@ class Predicted:
         for node, weight in zip(_NODES, _WEIGHTS, strict=True):
             total += weight * of(self.logit + node * self.error)
         return total / _WEIGHTS.sum()
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The posterior of logit = bare + gain * share of some problems: means, variances and covariance, (P,) each."""
+
+    bare: Floats
+    gain: Floats
+    bare_var: Floats
+    gain_var: Floats
+    covariance: Floats
 
 
 @dataclass(frozen=True)
@@ -193,6 +209,16 @@ class Surface:
         both, own = self.layout.rows(problem, policy, share)
         logit = both @ self._posterior.both + own @ self._posterior.own
         return Predicted(logit, self._posterior.errors(both, own))
+
+    def lines(self, policy: int) -> Lines:
+        """Return how the logit of each problem with a policy depends on the share of its hint."""
+        every = np.arange(len(self.layout.domain))
+        at = [self.layout.rows(every, np.full(len(every), policy), np.full(len(every), share)) for share in (0.0, 1.0)]
+        (bare, bare_own), (whole, whole_own) = at
+        parts = (bare, bare_own), (whole - bare, whole_own - bare_own), (whole, whole_own)
+        means = [first @ self._posterior.both + second @ self._posterior.own for first, second in parts]
+        bare_var, gain_var, whole_var = (self._posterior.errors(first, second) ** 2 for first, second in parts)
+        return Lines(means[0], means[1], bare_var, gain_var, (whole_var - bare_var - gain_var) / 2)
 
     def ahead(self, policy: int, of: int) -> tuple[float, float]:
         """Return by how many logits the ability of a policy exceeds that of another one, and the error of that."""

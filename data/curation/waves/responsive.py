@@ -1,16 +1,24 @@
-"""A wave that chooses how much help each problem is shown from how it was answered with less or more."""
+"""Waves that choose how much help each problem is shown from how it was answered with less or more."""
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from annotated_types import Ge, Gt, Le, Lt
 
 from gradus.components import component
-from gradus.data.arrays import Floats, bools, floats, ints
-from gradus.data.curation.round import Planned, Round
+from gradus.data.arrays import Floats, Ints, bools, floats, ints
+from gradus.data.curation.round import Planned, Round, RoundRows, first_rows, own_rows
+from gradus.data.curation.surface.tracked import in_steps, lengths_of, shown_shares
+from gradus.data.curation.surface.updating import chances_after
 
 _HALVES = np.arange(-100, 201) / 100.0
 """Shares of the solution at which a problem may be half solved, in steps of one percent."""
+_DOUBT = 0.05
+"""Probability below which a hint is taken to be of no use."""
+_UNKNOWN, _NONE = "the tracker `surface` does not know the problem yet", "no hint is left"
+_WITHHELD, _NO_HELP = "the hint states the answer", "no hint is expected to help"
 
 
 @component("wave", paper="arXiv 2509.06923", needs=("group", "problem_id", "correct", "hint_level", "hint"))
@@ -61,6 +69,120 @@ def seele(
     hints = [texts[each][at] if each else None for at, each in enumerate(levels)]
     group = rows["group"][like]
     return round.plan(like=like, group=group, hint_level=levels, hint_text=hints, reason=reasons) if places else None
+
+
+@component(
+    "wave",
+    libraries=("scipy",),
+    needs=(
+        "group",
+        "problem_id",
+        "correct",
+        "origin",
+        "hint_level",
+        "hint_text",
+        "hint",
+        "problem.solution",
+        "surface.logit",
+        "surface.gain",
+        "surface.logit_var",
+        "surface.gain_var",
+        "surface.covariance",
+    ),
+)
+def surface_hints(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    target: Annotated[float, Gt(0.0), Lt(1.0)] = 0.5,
+    least: Annotated[float, Gt(0.0), Lt(1.0)] = 0.05,
+) -> Planned | None:
+    """Sample the groups whose every rollout failed again, with the hint whose predicted chance is nearest to `target`.
+
+    The tracker `surface` predicts logit P(solve) = logit + gain share of each problem, both normal; here the round's
+    own answers to the problem, right and wrong with the share that each was shown, are added to that (Bayes' rule), and
+    the chance with each hint that there is is its mean. Without a hint that is nearer to the target than what was shown
+    the group is left alone, and with one whose chance is below `least` with a probability of 95 %. So a hint is tried
+    while its gain is unknown. The share of a hint is its length over that of the
+    worked solution, or what its table says without one.
+
+    Args:
+        target: Chance to solve that is aimed at.
+        least: Chance below which a hint is not worth its rollouts.
+    """
+    rows = round.rows
+    by, correct = rows.by("group"), rows["correct"]
+    wrong = round.newest & own_rows(rows) & (by.sum(np.where(correct == 1, 1.0, 0.0)) == 0)
+    unjudged = by.sum(np.isnan(correct).astype(float)) > 0
+    undecided, failed = first_rows(rows, wrong & unjudged), first_rows(rows, wrong & ~unjudged)
+    hints, withheld = _hints(round, failed)
+    shown = shown_shares(rows)
+    skipped = dict.fromkeys((_UNKNOWN, _NONE, _WITHHELD, _NO_HELP), 0)
+    chosen: list[tuple[int, _Hint, str]] = []
+    for row in failed.tolist():
+        seen = rows["hint_text"][rows["problem_id"] == rows["problem_id"][row]]
+        left = [each for each in hints.get(row, []) if each.text not in seen]
+        if np.isnan(rows["surface.logit"][row]):
+            skipped[_UNKNOWN] += 1
+        elif not left:
+            skipped[_WITHHELD if row in withheld else _NONE] += 1
+        else:
+            (before, *chances), (_, *reach) = _chances(rows, row, shown, [each.share for each in left], least)
+            best = min(range(len(left)), key=lambda at: abs(chances[at] - target))
+            if reach[best] < _DOUBT or abs(chances[best] - target) >= abs(before - target):
+                skipped[_NO_HELP] += 1
+                continue
+            reason = f"all wrong with {shown[row]:.2f} of the solution, {chances[best]:.2f} expected with {{:.2f}}"
+            chosen.append((row, left[best], reason.format(left[best].share)))
+    return round.plan(
+        like=np.array([row for row, _, _ in chosen], dtype=np.int64),
+        hint_level=pa.array([hint.level for _, hint, _ in chosen], pa.int32()),
+        hint_text=pa.array([hint.text for _, hint, _ in chosen], pa.string()),
+        reason=[reason for _, _, reason in chosen],
+        skipped={"not every rollout was judged": len(undecided), **skipped},
+    )
+
+
+class _Hint(NamedTuple):
+    """A hint of a problem, and the share of the worked solution that it is."""
+
+    level: int
+    text: str
+    share: float
+
+
+def _hints(round: Round, rows: Ints) -> tuple[dict[int, list[_Hint]], set[int]]:
+    """Return the hints of the problem of each of some rows, and the rows of whose hints one is withheld."""
+    found: dict[int, list[_Hint]] = {}
+    withheld: set[int] = set()
+    if (table := round.hints) is None:
+        return found, withheld
+    keys = zip(*(table.column(name).to_pylist() for name in ("problem_id", "level")), strict=True)
+    fraction = dict(zip(keys, floats(table.column("fraction")).tolist(), strict=True))
+    names, whole = round.rows["problem_id"][rows], lengths_of(round.rows["problem.solution"][rows])
+    for level in np.unique(ints(table.column("level"))).tolist():
+        texts, kept_back = round.hint(rows, level)
+        withheld |= set(rows[kept_back].tolist())
+        part = in_steps(lengths_of(texts.to_pylist()), whole)
+        for row, name, text, share in zip(rows.tolist(), names, texts.to_pylist(), part.tolist(), strict=True):
+            known = fraction.get((name, level), np.nan) if np.isnan(share) else share
+            if text is not None and not np.isnan(known):
+                found.setdefault(row, []).append(_Hint(level, text, known))
+    return found, withheld
+
+
+def _chances(rows: RoundRows, row: int, shown: Floats, shares: Sequence[float], least: float) -> tuple[Floats, Floats]:
+    """Return the chance of a row's problem with the share that the row was shown, and with each of some shares.
+
+    With it the probability that each is at least `least`.
+    """
+    answered = (rows["problem_id"] == rows["problem_id"][row]) & own_rows(rows)
+    answered &= ~np.isnan(rows["correct"]) & ~np.isnan(shown)
+    bare, gain, covariance = (rows[f"surface.{name}"][row] for name in ("logit_var", "gain_var", "covariance"))
+    mean = np.array([rows["surface.logit"][row], rows["surface.gain"][row]])
+    spread = np.array([[bare, covariance], [covariance, gain]])
+    asked = np.array([np.nan_to_num(shown[row]), *shares])
+    return chances_after(mean, spread, shown[answered], rows["correct"][answered], asked, least)
 
 
 def share_of(shares: Floats, rates: Floats, target: float, slope: float, guess: float) -> float:

@@ -55,6 +55,10 @@ class Beginning:
     """Difficulty to begin with in place of a profile."""
     hints: Ref | None = None
     """Hints to use in place of building them."""
+    plan: Ref | None = None
+    """Rows that rounds plan in place of a choice."""
+    asks_hints: bool = False
+    """True if a row of the plan names the level of a hint, and not its text."""
     earlier: Rounds = ()
     """Rollouts of an earlier run that waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])

@@ -116,7 +116,7 @@ class Steps:
 
         A strategy that reads what rounds measure is asked anew in every round, with the measures of the round.
         """
-        if self.start.hints or not self.recipe.reads_hints:
+        if self.start.hints or not (self.recipe.reads_hints or self.start.asks_hints):
             return self.start.hints
         settings, inputs = hint_config(self.recipe, index, self.past), {"problems": [self.start.problems]}
         if measures is not None:
@@ -141,8 +141,10 @@ class Steps:
         measures = self.measures(index, policy, memory)
         hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
-        if curate.shows_hints:
+        if curate.shows_hints or self.start.asks_hints:
             inputs["hints"] = maybe(hinted)
+        if self.start.plan:
+            inputs["plan"] = [self.start.plan]
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
         asking = Asking(self.by_role(index, policy, memory), measures, known, hinted, memory.earlier, self.start.traces)

@@ -1,5 +1,6 @@
 """A training that begins with tables of an earlier run: what each stage is given, and what is refused."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from gradus.data.errors import BadInputError, UsageError
+from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_unusable
+from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_other_policy, refuse_unusable
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
@@ -66,6 +67,18 @@ def test_hints_from_the_start_are_built_for_the_rounds_that_show_some() -> None:
     session = Begun([0.5] * 9)
     train(session, recipe([], rounds=1), START)  # pyright: ignore[reportArgumentType] - has no store
     assert "hint" not in session.ran
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_given_plan_is_the_first_plan_of_every_round(asks: bool) -> None:
+    session, given = Begun([0.5] * 9), Ref("plan", "4" * 8)
+    start = replace(START, plan=given, asks_hints=asks)
+    train(session, recipe([], rounds=2), start)  # pyright: ignore[reportArgumentType] - has no store
+    assert [session.given["curate", index]["plan"] for index in (1, 2)] == [[str(given)]] * 2
+    assert (session.ran.count("hint"), "hints" in session.given["curate", 2]) == (int(asks), asks)
+    session = Begun([0.5] * 9)
+    train(session, recipe([], rounds=1), START)  # pyright: ignore[reportArgumentType] - has no store
+    assert "plan" not in session.given["curate", 1]
 
 
 def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
@@ -156,3 +169,24 @@ def test_rollouts_that_the_first_round_could_not_take_up_are_refused(tmp_path: P
     hints = store.put("difficulty", pa.table({"problem_id": ["z"], "n": [1], "k": [1]}))
     with pytest.raises(BadInputError, match=r"begin.difficulty: none of the 1 rows of difficulty/"):
         refuse_foreign(store, hints, problems)
+
+
+def test_difficulty_of_another_policy_is_a_gate(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    older = checkpoint(store, "a")
+    newest, other = checkpoint(store, "b", older), "c" * 32
+
+    def measured(*policies: Sequence[str | None]) -> Ref:
+        rows = [{"problem_id": str(at), "n": 1, "k": 0, "policies": each} for at, each in enumerate(policies)]
+        return store.put("difficulty", pa.Table.from_pylist(rows))
+
+    named: list[list[str | None]] = [[newest.digest], [other, older.digest], [None], []]
+    for rows in named:
+        refuse_other_policy(store, measured(rows), newest)
+    refuse_other_policy(store, measured([other], [older.digest]), newest)
+    with pytest.raises(GateError) as refused:
+        refuse_other_policy(store, measured([newest.digest, other], [other], []), newest)
+    assert refused.value.message.endswith(
+        f"was measured with the policy cccccccc, and the training begins with {newest.digest[:8]}"
+    )
+    assert "or set begin.any_policy = true" in str(refused.value.hint)

@@ -15,8 +15,10 @@ from gradus.data.curation.surface.forecast import Prior
 from gradus.data.lake.store import Store
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop import expected_signal
-from gradus.flows.loop.dry_run import look_ahead
-from gradus.flows.loop.expected_signal import signal_fields
+from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.checked import checked
+from gradus.flows.loop.dry_run import look_ahead, look_ahead_comparison, render_comparison_ahead
+from gradus.flows.loop.expected_signal import signal_fields, signal_rows
 from gradus.flows.loop.reruns import Rerun
 from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.artifacts.resolve import resolve_artifact
@@ -124,3 +126,44 @@ def test_a_draw_by_something_unknown_is_forecast_over_all_problems(tmp_path: Pat
     none_right = (1 / 1287, 9 / 17, 6 / 110, 1 / 9)
     assert found["solved_of_8"] == pytest.approx(2 * (1 - sum(none_right) / 4))  # of the draw
     assert "mean over all 4 problems, 3 of them measured" in signal_fields(found)["signal"]
+
+
+def test_a_given_plan_is_forecast_over_its_rows(tmp_path: Path) -> None:
+    rows = [{"problem_id": "c", "n": 4}, {"problem_id": "a", "n": 4}, {"problem_id": "b", "n": 4}]
+    (tmp_path / "plan.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    begin = {"difficulty": table(tmp_path), "plan": str(tmp_path / "plan.jsonl")}
+    found, _ = ahead(tmp_path, curate={"draw": 2}, begin=begin)
+    assert found is not None
+    assert (found["problems"], found["measured"], found["drawn"], found["group"]) == (2, 2, True, 4)
+    assert found["no_variance_frac"] == pytest.approx((DEAD["a"] + DEAD["c"]) / 2)
+
+
+def test_a_comparison_foresees_the_groups_of_each_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    in_the_lake(tmp_path)
+    ahead(tmp_path)
+    body = (
+        'rounds = 1\nproblems = "mine.jsonl"\nescalate = []\n'
+        '[score]\nrewards = ["numeric"]\n[evaluate]\nproblems = "bundled:heldout"\nsample.n = 1\nreport.ks = [1]\n'
+    )
+    some = '[[curate.filters]]\nname = "pass_rate"\nhigh = 0.9\nunmeasured = "drop"\n'
+    (tmp_path / "own.toml").write_text('name = "own"\n' + body)
+    (tmp_path / "some.toml").write_text('name = "some"\n' + body + some)
+    monkeypatch.chdir(tmp_path)
+    home = Home(tmp_path / "home")
+    found = look_ahead_comparison(
+        home, checked(home, Asked(["own.toml", "some.toml"], "rounds=1", 2, ["curate.sample.n=4"], 2.0, ""))
+    )
+    every, few = (sum(DEAD.values()) + 2 / 5) / 4, (DEAD["b"] + DEAD["c"]) / 2
+    shares = [each["signal"]["no_variance_frac"] for each in found["trainings"] if each["signal"]]
+    assert sorted(filter(None, shares)) == pytest.approx(sorted([every, few] * 2))
+    rows = signal_rows([(each["method"], each["signal"]) for each in found["trainings"]])
+    assert [row[1:4] for row in rows] == [("1", "75 %", f"{100 * every:.0f} %"), ("1", "100 %", f"{100 * few:.0f} %")]
+    assert [row[4] for row in rows] == [f"{40 / (1 - each):.0f}" for each in (every, few)]
+    render_comparison_ahead(found)
+    assert f"{100 * few:.0f} %" in capsys.readouterr().out
+    assert signal_rows([("a", None)]) == []
+    unknown, _ = ahead(tmp_path / "home", profile={"n": 2})
+    assert signal_rows([("a", None), ("b", unknown)])[0][:4] == ("b", "1", "0 %", "unknown")

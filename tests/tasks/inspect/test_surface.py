@@ -14,8 +14,9 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import PLAN, PROBLEMS
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.surface import check_table, counted, hints_there, picture, write_surface
+from gradus.tasks.inspect.surface import check_table, counted, hints_there, picture, write_surface, write_tracker
 from gradus.tasks.inspect.surface_plan import Wanted, planned, problems_named
+from tests.data.curation.test_surface_used import entries, kept, round_with
 from tests.tasks.written_lake import WrittenHome
 
 NEW, OLD = "a" * 32, "b" * 32
@@ -172,6 +173,21 @@ def test_every_problem_has_a_row_for_each_share_and_policy(tmp_path: Path) -> No
     for odd in ("x.txt", "none/x.csv"):
         with pytest.raises(UsageError):
             check_table(tmp_path / odd)
+
+
+def test_a_tracker_begins_with_what_is_known_and_its_first_round_extends_it(tmp_path: Path) -> None:
+    known = learn(FEW)
+    assert write_tracker(known, 1, tmp_path / "start.parquet") == 3
+    table = pq.read_table(tmp_path / "start.parquet")
+    assert table.column("p").to_pylist() == pytest.approx(known.chances(1, 0.0).rate)
+    rows = {row["problem_id"]: row for row in table.to_pylist()}
+    assert (rows["a"]["rounds"], rows["a"]["right"], rows["a"]["wrong"]) == ([-1, 0], [4, 0], [4, 2])
+    assert (rows["b"]["shares"], rows["b"]["right"], rows["b"]["lengths"]) == ([0, 0.5], [0, 4], [10, 10])
+    sampled = round_with([{"problem_id": "a", "correct": 1.0}], 1, {"a": (9, 9), "b": (9, 9)})
+    after = kept([sampled], table.to_pydict())
+    assert entries(after)["a"] == [(-1, 0, 4, 4, 10), (0, 0, 0, 2, 10), (1, 0, 1, 0, 10)]  # measured ones are known
+    assert entries(after)["b"] == [(-1, 0, 0, 8, 10), (-1, 0.5, 4, 4, 10)]
+    assert len(entries(after)) == 3
 
 
 def test_the_picture_goes_from_easy_to_hard_and_counts_what_is_out_of_reach() -> None:

@@ -189,3 +189,19 @@ def test_chances_rise_with_ability_and_with_one_more_solved(rows: list[Any], whi
         rows[which % len(rows)] = (problem, policy, share, n, solved + 1)
         cell = np.array([problem]), np.array([policy]), np.array([share])
         assert fit(counts(*rows), layout(4, 3), SPREAD).predict(*cell).logit[0] > before.predict(*cell).logit[0]
+
+
+def test_the_line_of_a_problem_is_what_is_predicted_at_every_share() -> None:
+    found = fit(FEW, layout(4, 2))
+    line, every = found.lines(1), np.arange(4)
+    for share in (0.0, 0.3, 0.5, 1.0, 2.0):
+        at = found.predict(every, np.ones(4, np.int64), np.full(4, share))
+        assert line.bare + share * line.gain == pytest.approx(at.logit)
+        var = line.bare_var + 2 * share * line.covariance + share**2 * line.gain_var
+        assert np.sqrt(var) == pytest.approx(at.error)
+
+
+def test_the_spread_of_a_chance_is_that_of_draws() -> None:
+    logit, error = np.array([-3.0, 0.0, 1.0]), np.array([0.1, 2.0, 5.0])
+    drawn = special.expit(np.random.default_rng(0).normal(logit, error, (400_000, 3)))
+    assert Predicted(logit, error).rate_sd == pytest.approx(drawn.std(0), abs=2e-3)
