@@ -32,11 +32,10 @@ def surface(
     """Draw problems by the chance that a group has right and wrong answers, for each token that it is expected to cost.
 
     Without replacement, in proportion to (E[1 - p^n - (1 - p)^n] / tokens)^power: p without a hint, as the tracker
-    `surface`
-    expects it of the newest policy, normal in the logit. Before the tracker knows a problem p has the Beta posterior
-    of its measured n and k, whose prior is that under which those of all problems are likeliest. Tokens are the mean of
-    a completion of the problem so far, or of all of them. Weights are those of the draw, tokens in units of their mean;
-    a problem that the tracker does not know is explored.
+    `surface` expects it of the newest policy, normal in the logit. Before the tracker knows a problem p has the Beta
+    posterior of its measured n and k, whose prior is that under which those of all problems are likeliest. Tokens are
+    the mean of a completion of the problem so far, or of all of them. Weights are those of the draw, tokens in units
+    of their mean; a problem that the tracker does not know is explored.
 
     Args:
         n: Completions of a group.
