@@ -42,6 +42,8 @@ SHARD = 1_000_000
 DRAW = 1024
 LIMIT = 2e9
 """Bytes of memory that gradus should need at most."""
+MEMORY_BYTES = 1_000_000_000
+"""Memory of DuckDB: the setting GRADUS_MEMORY_GB of both programs of gradus."""
 
 
 def main() -> None:
@@ -163,7 +165,7 @@ def of_gradus(folder: Path) -> Act:
 
 
 def of_functions(folder: Path) -> Act:
-    """The functions of the stages on columns that are read without a store."""
+    """The functions of the stages on files that are read without a store."""
     import pyarrow.parquet as pq
 
     from gradus.data.curation.candidates import candidates
@@ -171,12 +173,13 @@ def of_functions(folder: Path) -> Act:
     from gradus.data.curation.filters.difficulty import zero_variance
     from gradus.data.curation.results import apply_filters
     from gradus.data.curation.samplers.draws import variance
+    from gradus.data.lake.memory import Memory
+    from gradus.data.lake.tally import Tally
 
     def act() -> tuple[int, int]:
-        columns = ["rollout_id", "problem_id", "reward", "correct"]
-        scores = pq.read_table(folder / str(SCORES), columns=columns)
-        table = add(measure(scores), None, round_index=0)
-        del scores
+        with Memory(MEMORY_BYTES, folder).database() as database:
+            measured = measure(Tally(database, sorted((folder / str(SCORES)).glob("part-*.parquet"))))
+        table = add(measured, None, round_index=0)
         pool = candidates(pq.read_table(folder / str(PROBLEMS), columns=["problem_id"]), table)
         kept = apply_filters(pool, [lambda rows: zero_variance(rows, unmeasured="drop")]).kept
         draw = variance(pool.select(np.flatnonzero(kept)), DRAW, np.random.default_rng(0), explore_frac=0.0)
