@@ -72,7 +72,7 @@ def measure(tally: Tally) -> Measurement:
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
     is null is not part of mean and variance. Rewards are added in the order of their size.
-    Raises BadInputError for a score without its rollout, and for rollouts of more than one policy.
+    Raises BadInputError for a score without its rollout, or with several, and for rollouts of more than one policy.
     """
     policy = _single(tally.policies)
     parts, help_, sums = list[_Part](), EffectOfHelp(), np.zeros(6, dtype=np.int64)
@@ -87,6 +87,11 @@ def measure(tally: Tally) -> Measurement:
         raise BadInputError(
             f"the score of rollout {lost!r} has no rollout ({num_lost} such scores)",
             hint="give the rollouts that these scores judge",
+        )
+    if num_scores != tally.num_scores:
+        raise BadInputError(
+            f"rollouts of {num_scores - tally.num_scores} scores are there more than once",
+            hint="give each rollout once",
         )
     whole = _Part.of(parts)
     order = np.argsort(whole.place)
@@ -180,7 +185,9 @@ def add(measurement: Measurement, previous: pa.Table | None, *, round_index: int
     """
     before = complete(previous if previous is not None else DIFFICULTY.arrow.empty_table())
     before = _with_new_rows(before, measurement.problem_ids)
-    at = positions(before.column("problem_id"), measurement.problem_ids)
+    at = np.arange(before.num_rows)
+    if previous is not None:
+        at = positions(before.column("problem_id"), measurement.problem_ids)
     new_n, new_k = np.append(measurement.n, 0)[at], np.append(measurement.k, 0)[at]  # -1 reads the zero at the end
     judged = new_n > 0
     pooled = ~judged | _last_is(before.column("policies"), measurement.policy)

@@ -41,7 +41,7 @@ _KIND = f"""case
 class Tally:
     """Scores in verified Parquet files, with the rollouts that they judge; without these each score is of a bare one.
 
-    `policies` are those of the policy's own rollouts, in alphabetical order.
+    `num_scores` are its rows, and `policies` those of the policy's own rollouts, in alphabetical order.
     """
 
     def __init__(
@@ -49,6 +49,7 @@ class Tally:
     ) -> None:
         self._database = database
         self._files = {"scores": scores} if rollouts is None else {"scores": scores, "rollouts": rollouts}
+        self.num_scores = sum(pq.read_metadata(path).num_rows for path in scores)
         self.policies: list[str] = []
         has_help = False
         if rollouts is not None:
