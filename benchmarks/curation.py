@@ -42,6 +42,8 @@ SHARD = 1_000_000
 DRAW = 1024
 LIMIT = 2e9
 """Bytes of memory that gradus should need at most."""
+MEMORY_GB = 1.0
+"""GRADUS_MEMORY_GB of both programs of gradus: the memory of DuckDB, beside which problems have their own."""
 
 
 def main() -> None:
@@ -52,6 +54,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--only", nargs="+", choices=tuple(PROGRAMS), help="programs to run")
     parser.add_argument("--folder", type=Path, help="where the rows are written, and kept; needs disk for all of them")
+    parser.add_argument("--memory-gb", type=float, default=MEMORY_GB, help="memory of DuckDB")
     parser.add_argument("--measure", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
@@ -70,16 +73,17 @@ def main() -> None:
         size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
         print(f"{options.rows:,} score rows of {options.problems:,} problems: {size / 1e6:,.0f} MB on the disk, "
               f"written in {time.perf_counter() - start:.0f} s")  # fmt: skip
-        report(options.rows, turns(folder, chosen, options.turns))
+        report(options.rows, turns(folder, chosen, options.turns, options.memory_gb))
 
 
-def turns(folder: Path, chosen: list[str], num_turns: int) -> dict[str, list[dict[str, Any]]]:
+def turns(folder: Path, chosen: list[str], num_turns: int, memory_gb: float) -> dict[str, list[dict[str, Any]]]:
     """Return what each program measured of itself, turn by turn; raise ValueError if their results differ."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in chosen}
+    limited = environment(folder, GRADUS_MEMORY_GB=f"{memory_gb:g}")
     for _ in range(num_turns):
         for name in chosen:
             command = [sys.executable, __file__, "--measure", name, str(folder)]
-            found[name].append(json.loads(subprocess.check_output(command, env=environment(folder))))
+            found[name].append(json.loads(subprocess.check_output(command, env=limited)))
     results = {(each["left"], each["drawn"]) for rows in found.values() for each in rows}
     if len(results) > 1:
         raise ValueError(f"the programs do not do the same: problems left and drawn are {sorted(results)}")
@@ -90,12 +94,14 @@ def report(num_rows: int, found: dict[str, list[dict[str, Any]]]) -> None:
     """Print medians, and how many times as long others took, round by round."""
     first = next(iter(found))
     own = [each["seconds"] for each in found[first]]
-    print(f"{'':12}{'seconds':>10}{'rows/s':>14}{'peak MB':>10}   times as long as {first} (least to most)")
+    print(
+        f"{'':12}{'seconds':>10}{'CPU s':>10}{'rows/s':>14}{'peak MB':>10}   times as long as {first} (least to most)"
+    )
     for name, rows in found.items():
-        seconds = statistics.median(each["seconds"] for each in rows)
+        seconds, cpu_s = (statistics.median(each[unit] for each in rows) for unit in ("seconds", "cpu_s"))
         peak = max(each["peak_bytes"] for each in rows)
         beside = "" if name == first else ratio(own, [each["seconds"] for each in rows])
-        print(f"{name:12}{seconds:>10.2f}{num_rows / seconds:>14,.0f}{peak / 1e6:>10,.0f}   {beside}")
+        print(f"{name:12}{seconds:>10.2f}{cpu_s:>10.2f}{num_rows / seconds:>14,.0f}{peak / 1e6:>10,.0f}   {beside}")
         if name in ("gradus", "functions") and peak > LIMIT:
             print(f"{name} needed more than {LIMIT / 1e9:g} GB")
     each = found[first][0]
@@ -126,11 +132,12 @@ def write(folder: Path, num_rows: int, num_problems: int) -> None:
 
 
 def measured(name: str, folder: Path) -> dict[str, Any]:
-    """Return seconds and peak memory of one program, and how many problems it left and drew."""
+    """Return seconds, wall and CPU, and peak memory of one program, and how many problems it left and drew."""
     act = PROGRAMS[name](folder)
-    start = time.perf_counter()
+    start, computed = time.perf_counter(), time.process_time()
     left, drawn = act()
-    return {"seconds": time.perf_counter() - start, "peak_bytes": peak_bytes(), "left": left, "drawn": drawn}
+    times = {"seconds": time.perf_counter() - start, "cpu_s": time.process_time() - computed}
+    return {**times, "peak_bytes": peak_bytes(), "left": left, "drawn": drawn}
 
 
 Act = Callable[[], tuple[int, int]]
@@ -163,7 +170,7 @@ def of_gradus(folder: Path) -> Act:
 
 
 def of_functions(folder: Path) -> Act:
-    """The functions of the stages on columns that are read without a store."""
+    """The functions of the stages on files that are read without a store."""
     import pyarrow.parquet as pq
 
     from gradus.data.curation.candidates import candidates
@@ -171,12 +178,14 @@ def of_functions(folder: Path) -> Act:
     from gradus.data.curation.filters.difficulty import zero_variance
     from gradus.data.curation.results import apply_filters
     from gradus.data.curation.samplers.draws import variance
+    from gradus.data.lake.memory import Memory
+    from gradus.data.lake.tally import Tally
+    from gradus.tasks.config.settings import memory_bytes
 
     def act() -> tuple[int, int]:
-        columns = ["rollout_id", "problem_id", "reward", "correct"]
-        scores = pq.read_table(folder / str(SCORES), columns=columns)
-        table = add(measure(scores), None, round_index=0)
-        del scores
+        with Memory(memory_bytes(), folder).database() as database:
+            measured = measure(Tally(database, sorted((folder / str(SCORES)).glob("part-*.parquet"))))
+        table = add(measured, None, round_index=0)
         pool = candidates(pq.read_table(folder / str(PROBLEMS), columns=["problem_id"]), table)
         kept = apply_filters(pool, [lambda rows: zero_variance(rows, unmeasured="drop")]).kept
         draw = variance(pool.select(np.flatnonzero(kept)), DRAW, np.random.default_rng(0), explore_frac=0.0)

@@ -42,6 +42,7 @@ class _Compute(Protocol):
     def map_lookup(self, container: Column, query_key: str, occurrence: str) -> Column: ...
     def not_equal(self, x: Operand, y: Operand) -> Column: ...
     def replace_substring_regex(self, strings: Column, *, pattern: str, replacement: str) -> Column: ...
+    def run_end_encode(self, array: Column) -> pa.RunEndEncodedArray: ...
     def sort_indices(self, table: pa.Table, /, *, sort_keys: Sequence[tuple[str, str, str]]) -> pa.Array: ...
     def sum(self, array: Column) -> pa.Scalar: ...
     def unique(self, array: Column) -> pa.Array: ...
@@ -95,6 +96,22 @@ def codes(column: Column) -> tuple[Ints, pa.Array]:
     """
     encoded = one_array(column).dictionary_encode(null_encoding="encode")
     return ints(encoded.indices), encoded.dictionary
+
+
+def runs(column: Column) -> tuple[Ints, pa.Array]:
+    """Number the runs of equal values: numbers (N,) and the value of each run (R,); faster than `codes`.
+
+    >>> numbers, values = runs(pa.array(["a", "a", "b"]))
+    >>> numbers.tolist(), values.to_pylist()
+    ([0, 0, 1], ['a', 'b'])
+    """
+    encoded = pc.run_end_encode(one_array(column))
+    return np.repeat(np.arange(len(encoded.values)), np.diff(encoded.run_ends.to_numpy(), prepend=0)), encoded.values
+
+
+def totals(group: Ints, chosen: Bools, values: Ints, num_groups: int) -> Ints:
+    """Return the sum of the chosen whole numbers (N,) in each group (G,); exact below 2^53."""
+    return np.bincount(group[chosen], values[chosen], num_groups).astype(np.int64)
 
 
 def positions(ids: Column, among: Column) -> Ints:

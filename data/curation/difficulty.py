@@ -1,6 +1,6 @@
 """The difficulty of each problem for a policy: judged rollouts become counts, rates and their history.
 
-    rows = add(measure(scores, rollouts), previous=None, round_index=0)     # a difficulty table
+    rows = add(measure(tally), previous=None, round_index=0)                # a difficulty table
     rows = complete(pa.table({"problem_id": ["a"], "n": [8], "k": [3]}))    # a user's own counts, completed
 
 A difficulty belongs to a problem *and* a policy. So `n`, `k`, `pass_rate` and `variance` speak of the newest policy
@@ -13,7 +13,8 @@ the rollouts of `reward_policy` alone, the newest policy with a reward. A proble
 Left out: item-response models, decay.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,6 @@ from gradus.data.arrays import (
     Floats,
     Ints,
     bools,
-    codes,
     floats,
     ints,
     nulls,
@@ -32,11 +32,15 @@ from gradus.data.arrays import (
     pc,
     positions,
     ragged,
+    runs,
     take_or_null,
+    totals,
 )
 from gradus.data.curation.grading import Grades, merge, summarise
+from gradus.data.curation.helped import EffectOfHelp
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import DIFFICULTY, OWN, ROLLOUTS, cast_to_schema
+from gradus.data.lake.schema import DIFFICULTY, cast_to_schema
+from gradus.data.lake.tally import BARE, LOST, WITHOUT_ROLLOUT, Tally
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Measurement:
     """Rollouts of one policy: problem ids (P,), judged n (P,), correct k (P,), rewards (P,), what was not counted.
 
     Only problems with at least one verdict or reward are in it; `policy` is null if the rollouts have none.
-    `unjudged` are the ids of the unhinted rollouts without a verdict, of which `num_failed` have no reward either.
+    `num_unjudged` unhinted rollouts have no verdict, and `num_failed` of them no reward either.
     """
 
     problem_ids: pa.Array
@@ -52,50 +56,95 @@ class Measurement:
     k: Ints
     grades: Grades
     policy: str | None
+    num_scores: int
+    num_rewarded: int
     num_hinted: int
+    num_unjudged: int
     num_failed: int
-    unjudged: Column
+    help: EffectOfHelp = field(default_factory=EffectOfHelp)
 
 
-def measure(scores: pa.Table, rollouts: pa.Table | None = None) -> Measurement:
+def measure(tally: Tally) -> Measurement:
     """Count judged and correct rollouts per problem, and sum up their rewards; only of the problems' own prompts.
 
     Rollouts with a hint, with a prompt of a wave's, or of another model are left out, and those that continue a stored
-    one or take it up again.
+    one or take it up again. Problems come in the order of their first scores.
 
     A score whose `correct` is null (time-out, error, a reward without a verdict) counts neither way; one whose `reward`
-    is null is not part of mean and variance. Rollouts, if passed, hold the policy and the hint level;
-    without them every score is taken as unhinted.
-    Raises BadInputError for a score without its rollout, and for rollouts of more than one policy.
+    is null is not part of mean and variance. Rewards are added in the order of their size.
+    Raises BadInputError for a score without its rollout, or with several, and for rollouts of more than one policy.
     """
-    counted = np.ones(scores.num_rows, dtype=np.bool_)
-    policy = None
-    if rollouts is not None:
-        where = _rollout_rows(scores, rollouts)
-        own = bools(pc.equal(pc.coalesce(ROLLOUTS.column(rollouts, "origin"), OWN), OWN))
-        own &= nulls(ROLLOUTS.column(rollouts, "recall"))
-        policy = _single_policy(rollouts.column("policy").filter(pa.array(own)))
-        bare = own & nulls(ROLLOUTS.column(rollouts, "messages")) & nulls(ROLLOUTS.column(rollouts, "parent"))
-        bare &= ints(rollouts.column("hint_level")) == 0
-        counted = bare[where]
-    judged = counted & ~nulls(scores.column("correct"))
-    rewarded = counted & ~nulls(scores.column("reward"))
-    right = bools(scores.column("correct"))
-    problem, ids = codes(scores.column("problem_id"))
-    n = np.bincount(problem[judged], minlength=len(ids))
-    k = np.bincount(problem[judged & right], minlength=len(ids))
-    grades = summarise(floats(scores.column("reward"))[rewarded], problem[rewarded], num_groups=len(ids))
-    measured = np.flatnonzero((n > 0) | (grades.n > 0))
+    policy = _single(tally.policies)
+    parts, help_, sums = list[_Part](), EffectOfHelp(), np.zeros(6, dtype=np.int64)
+    for rows in tally.counts():
+        part, numbers = _part(rows)
+        parts.append(part)
+        sums += numbers
+        help_ = help_.with_rows(rows)
+    num_scores, num_rewarded, num_bare, num_unjudged, num_failed, num_lost = sums.tolist()
+    if num_lost:
+        (lost,) = tally.rollout_ids(WITHOUT_ROLLOUT, 1)
+        raise BadInputError(
+            f"the score of rollout {lost!r} has no rollout ({num_lost} such scores)",
+            hint="give the rollouts that these scores judge",
+        )
+    if num_scores != tally.num_scores:
+        raise BadInputError(
+            f"rollouts of {num_scores - tally.num_scores} scores are there more than once",
+            hint="give each rollout once",
+        )
+    whole = _Part.of(parts)
+    order = np.argsort(whole.place)
+    order = order[((whole.n > 0) | (whole.grades.n > 0))[order]]
     return Measurement(
-        problem_ids=ids.take(pa.array(measured)),
-        n=n[measured],
-        k=k[measured],
-        grades=grades.take(measured),
+        problem_ids=whole.ids.take(pa.array(order)),
+        n=whole.n[order],
+        k=whole.k[order],
+        grades=whole.grades.take(order),
         policy=policy,
-        num_hinted=int((~counted).sum()),
-        num_failed=int((counted & ~judged & ~rewarded).sum()),
-        unjudged=scores.column("rollout_id").filter(pa.array(counted & ~judged)),
+        num_scores=num_scores,
+        num_rewarded=num_rewarded,
+        num_hinted=num_scores - num_bare,
+        num_unjudged=num_unjudged,
+        num_failed=num_failed,
+        help=help_,
     )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some problems: ids, the place of the first score, judged n, correct k, rewards, each (P,)."""
+
+    ids: pa.Array
+    place: Ints
+    n: Ints
+    k: Ints
+    grades: Grades
+
+    @classmethod
+    def of(cls, parts: Sequence["_Part"]) -> "_Part":
+        place, n, k = (np.concatenate([getattr(part, name) for part in parts]) for name in ("place", "n", "k"))
+        grades = (np.concatenate([getattr(part.grades, name) for part in parts]) for name in ("n", "mean", "variance"))
+        return cls(pa.concat_arrays([part.ids for part in parts]), place, n, k, Grades(*grades))
+
+
+def _part(rows: pa.Table) -> tuple[_Part, Ints]:
+    """Return whole problems, rows of a tally, and six counts of their scores.
+
+    All; those with a reward; the bare ones; bare ones without a verdict; with neither verdict nor reward; those without
+    a rollout.
+    """
+    problem, ids = runs(rows.column("problem_id"))
+    n, kind, right = ints(rows.column("n")), ints(rows.column("kind")), bools(rows.column("correct"))
+    rewarded, judged, bare = ~nulls(rows.column("reward")), ~nulls(rows.column("correct")), kind == BARE
+    unjudged = bare & ~judged
+    place = np.full(len(ids), np.iinfo(np.int64).max)
+    np.minimum.at(place, problem, ints(rows.column("place")))
+    judged_n, right_n = (totals(problem, chosen, n, len(ids)) for chosen in (bare & judged, bare & judged & right))
+    at = np.flatnonzero(bare & rewarded)
+    grades = summarise(floats(rows.column("reward"))[at], problem[at], num_groups=len(ids), times=n[at])
+    numbers = (n > 0, rewarded, bare, unjudged, unjudged & ~rewarded, kind == LOST)
+    return _Part(ids, place, judged_n, right_n, grades), np.array([n[chosen].sum() for chosen in numbers])
 
 
 def complete(table: pa.Table) -> pa.Table:
@@ -136,7 +185,9 @@ def add(measurement: Measurement, previous: pa.Table | None, *, round_index: int
     """
     before = complete(previous if previous is not None else DIFFICULTY.arrow.empty_table())
     before = _with_new_rows(before, measurement.problem_ids)
-    at = positions(before.column("problem_id"), measurement.problem_ids)
+    at = np.arange(before.num_rows)
+    if previous is not None:
+        at = positions(before.column("problem_id"), measurement.problem_ids)
     new_n, new_k = np.append(measurement.n, 0)[at], np.append(measurement.k, 0)[at]  # -1 reads the zero at the end
     judged = new_n > 0
     pooled = ~judged | _last_is(before.column("policies"), measurement.policy)
@@ -177,22 +228,10 @@ def _graded(before: pa.Table, measurement: Measurement, at: Ints) -> dict[str, C
     return {**columns, "reward_policy": named}
 
 
-def _rollout_rows(scores: pa.Table, rollouts: pa.Table) -> Ints:
-    where = positions(scores.column("rollout_id"), rollouts.column("rollout_id"))
-    if (where < 0).any():
-        lost = scores.column("rollout_id")[int(np.argmax(where < 0))].as_py()
-        raise BadInputError(
-            f"the score of rollout {lost!r} has no rollout ({int((where < 0).sum())} such scores)",
-            hint="give the rollouts that these scores judge",
-        )
-    return where
-
-
-def _single_policy(column: Column) -> str | None:
-    policies = pc.unique(column.drop_null()).to_pylist()
+def _single(policies: Sequence[str]) -> str | None:
     if len(policies) > 1:
         raise BadInputError(
-            f"the rollouts come from {len(policies)} policies ({', '.join(sorted(policies)[:3])} ...)",
+            f"the rollouts come from {len(policies)} policies ({', '.join(policies[:3])} ...)",
             hint="measure each policy alone",
         )
     return policies[0] if policies else None

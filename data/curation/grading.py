@@ -26,20 +26,22 @@ class Grades:
         return Grades(np.append(self.n, 0)[index], *(np.append(x, np.nan)[index] for x in (self.mean, self.variance)))
 
 
-def summarise(reward: Floats, group: Ints, *, num_groups: int) -> Grades:
+def summarise(reward: Floats, group: Ints, *, num_groups: int, times: Ints | None = None) -> Grades:
     """Count, mean and population variance of rewards (N,) in groups (N,) numbered 0..G-1; a NaN reward is left out.
 
+    Each counts once, or `times` (N,). They are added in their order.
     Both are computed from the distance to the group's least reward, in two passes: equal rewards have exactly their
     value as mean and exactly 0 as variance, whatever their size.
     """
     known = ~np.isnan(reward)
     reward, group = reward[known], group[known]
-    n = np.bincount(group, minlength=num_groups)
+    times = np.ones(len(reward), dtype=np.int64) if times is None else times[known]
+    n = np.bincount(group, times, num_groups).astype(np.int64)  # exact below 2^53
     least = np.full(num_groups, np.inf)
     np.minimum.at(least, group, reward)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        mean = least + np.bincount(group, weights=reward - least[group], minlength=num_groups) / n
-        squares = np.bincount(group, weights=(reward - mean[group]) ** 2, minlength=num_groups)
+        mean = least + np.bincount(group, weights=times * (reward - least[group]), minlength=num_groups) / n
+        squares = np.bincount(group, weights=times * (reward - mean[group]) ** 2, minlength=num_groups)
         return Grades(n, np.where(n > 0, mean, np.nan), np.where(n > 0, squares / n, np.nan))
 
 

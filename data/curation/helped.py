@@ -1,64 +1,68 @@
 """The economy of help in a round: problems that are solved with help alone, and accuracy with and without it."""
 
+from dataclasses import dataclass
+from typing import Self
+
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Ints, bools, codes, floats, ints, nulls, pc, positions, ragged
-from gradus.data.lake.schema import OWN, ROLLOUTS
-
-EXPLAINED = "explained"
-"""Origin of explanations whose prompt states the answer (the wave `explain`)."""
+from gradus.data.arrays import bools, ints, nulls, runs, totals
+from gradus.data.lake.tally import BARE, HELPED
 
 
-def effect_of_help(scores: pa.Table, rollouts: pa.Table) -> dict[str, float]:
-    """Return what help did for the problems of a round that were asked with it and without, by metric; {} for none.
+@dataclass(frozen=True)
+class EffectOfHelp:
+    """The effect of help on the problems of a round that were asked with it and without.
 
     Help is a hint, or a prompt of a wave's. Given texts, continued rollouts and those taken up again count neither way,
     nor do rollouts without a verdict, and explanations of an answer that the prompt states. A rescued problem is one
     that is solved with help and never without. Tokens of help are those that prompts with help have beyond the
-    problem's own, summed over rollouts; they are counted if `rollouts` have `prompt_tokens`.
+    problem's own, summed over rollouts; None if a prompt has no tokens.
     """
-    at = positions(scores.column("rollout_id"), rollouts.column("rollout_id"))
-    rows = rollouts.take(pa.array(np.where(at >= 0, at, 0)))
-    hinted = (ints(rows.column("hint_level")) > 0) | ~nulls(ROLLOUTS.column(rows, "messages"))
-    origin = pc.coalesce(ROLLOUTS.column(rows, "origin"), OWN)
-    own, explained = bools(pc.equal(origin, OWN)), bools(pc.equal(origin, EXPLAINED))
-    stored = ~nulls(ROLLOUTS.column(rows, "recall")) | ~nulls(ROLLOUTS.column(rows, "parent"))
-    right = floats(scores.column("correct").cast(pa.int8()))
-    counted = (at >= 0) & ~np.isnan(right) & (own | hinted) & ~stored & ~explained
-    problem, names = codes(scores.column("problem_id"))
-    asked, solved = (
-        [np.bincount(problem[chosen], weights[chosen], len(names)) for chosen in (counted & hinted, counted & ~hinted)]
-        for weights in (np.ones(len(right)), right)
-    )
-    both = (asked[0] > 0) & (asked[1] > 0)
-    if not both.any():
-        return {}
-    tokens = _tokens_of_help(rows, problem, counted & hinted, counted & ~hinted, both)
-    return {
-        **({} if tokens is None else {"data/help_tokens": tokens}),
-        "data/rescued_problems": float((both & (solved[0] > 0) & (solved[1] == 0)).sum()),
-        "data/helped_accuracy": float(solved[0][both].sum() / asked[0][both].sum()),
-        "data/unhelped_accuracy": float(solved[1][both].sum() / asked[1][both].sum()),
-    }
 
+    num_problems: int = 0
+    num_rescued: int = 0
+    helped: int = 0
+    """Rollouts with help."""
+    helped_right: int = 0
+    bare: int = 0
+    bare_right: int = 0
+    tokens: float | None = 0.0
 
-def has_help(rollouts: pa.Table) -> bool:
-    """Return whether any rollout was shown a hint or a prompt of a wave's."""
-    hinted = (ints(rollouts.column("hint_level")) > 0).any()
-    return bool(hinted) or not nulls(ROLLOUTS.column(rollouts, "messages")).all()
+    def with_rows(self, rows: pa.Table) -> Self:
+        """Return the effect on these problems and on further ones, whole, rows of a tally."""
+        kind, judged = ints(rows.column("kind")), ~nulls(rows.column("correct"))
+        if not (kind == HELPED).any():
+            return self
+        problem, ids = runs(rows.column("problem_id"))
+        right, numbers = bools(rows.column("correct")), (ints(rows.column(x)) for x in ("n", "tokens", "num_counted"))
+        n, tokens, num_counted = numbers
+        chosen = [judged & (kind == each) for each in (HELPED, BARE)]
+        asked, solved, length = (
+            [totals(problem, where & some, values, len(ids)) for where in chosen]
+            for some, values in ((judged, n), (right, n), (judged, tokens))
+        )
+        both = (asked[0] > 0) & (asked[1] > 0)
+        counted = (num_counted == n)[(chosen[0] | chosen[1]) & both[problem]].all()
+        added = (length[0] - asked[0] * length[1] / np.maximum(asked[1], 1))[both].sum()
+        return type(self)(
+            num_problems=self.num_problems + int(both.sum()),
+            num_rescued=self.num_rescued + int((both & (solved[0] > 0) & (solved[1] == 0)).sum()),
+            helped=self.helped + int(asked[0][both].sum()),
+            helped_right=self.helped_right + int(solved[0][both].sum()),
+            bare=self.bare + int(asked[1][both].sum()),
+            bare_right=self.bare_right + int(solved[1][both].sum()),
+            tokens=self.tokens + float(added) if counted and self.tokens is not None else None,
+        )
 
-
-def _tokens_of_help(rows: pa.Table, problem: Ints, helped: Bools, bare: Bools, both: Bools) -> float | None:
-    """Return how many prompt tokens help added to problems asked both ways; None if prompts have no tokens.
-
-    `problem` are numbers of problems (N,), `helped` and `bare` which rows had help and which had none (N,), `both`
-    which problems were asked both ways (P,).
-    """
-    offsets, _ = ragged(ROLLOUTS.column(rows, "prompt_tokens"))
-    length = np.diff(offsets).astype(np.float64)
-    if not length[bare & both[problem]].all() or not length[helped & both[problem]].all():
-        return None
-    with_help, without = (np.bincount(problem[rows_], length[rows_], len(both)) for rows_ in (helped, bare))
-    asked, alone = (np.bincount(problem[rows_], minlength=len(both)) for rows_ in (helped, bare))
-    return float((with_help - asked * without / np.maximum(alone, 1))[both].sum())
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics; none if no problem was asked both ways."""
+        if not self.num_problems:
+            return {}
+        return {
+            **({} if self.tokens is None else {"data/help_tokens": self.tokens}),
+            "data/rescued_problems": float(self.num_rescued),
+            "data/helped_accuracy": self.helped_right / self.helped,
+            "data/unhelped_accuracy": self.bare_right / self.bare,
+        }

@@ -9,8 +9,7 @@ with their columns, so that `show tables` and `describe` are complete.
 Covered: the bytes of every file are checked before they are read (DuckDB returns flipped bits as values); a query
 opens no file and no network, changes no setting, and writes nothing. The shards reach DuckDB through Arrow, because
 the other way, its `allowed_paths`, allows writing too: a single SELECT with a COPY inside its WITH overwrote a shard.
-Not covered: memory and time of a query (a large sort spills to DuckDB's own `.tmp`), and files replaced between the
-check and the read.
+Not covered: the time of a query, and files replaced between the check and the read.
 """
 
 import contextlib
@@ -24,8 +23,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gradus.data.errors import UsageError
+from gradus.data.lake.memory import Memory
 
 BATCH_ROWS = 1000
+_UNLIMITED = Memory()
 
 
 @dataclass(frozen=True)
@@ -73,14 +74,14 @@ class Answer:
 
 @contextlib.contextmanager
 def locked(
-    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str
+    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: Memory = _UNLIMITED
 ) -> Generator[duckdb.DuckDBPyConnection]:
     """An in-memory database of the relations and views, ready for one query.
 
     Raise CorruptArtifactError if a file that the query needs is not what its manifest says.
     """
     needed = _needed(set(relations), views, sql)
-    with duckdb.connect(":memory:") as connection:
+    with memory.database() as connection:
         opened = {
             name: connection.from_arrow(relation.read() if name in needed else _unread(name, relation.columns))
             for name, relation in relations.items()
@@ -97,10 +98,12 @@ def locked(
 
 
 @contextlib.contextmanager
-def select(relations: Mapping[str, Relation], views: Mapping[str, View], sql: str) -> Generator[Answer]:
+def select(
+    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: Memory = _UNLIMITED
+) -> Generator[Answer]:
     """The answer to one SELECT; UsageError for anything else and for SQL that does not run."""
     names = [*views, *(name for name in relations if not name.startswith("_"))]
-    with locked(relations, views, sql) as connection, _plain_errors(names):
+    with locked(relations, views, sql, memory) as connection, _plain_errors(names):
         statements = connection.extract_statements(sql)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one query that reads can be run", hint="write a single SELECT")
@@ -141,6 +144,8 @@ def _plain_errors(names: list[str]) -> Generator[None]:
     """Raise UsageError for a query that fails, without DuckDB's source excerpt."""
     try:
         yield
+    except duckdb.OutOfMemoryException:
+        raise
     except duckdb.Error as error:
         hint = f"the tables are {', '.join(names)}"
         raise UsageError(f"the query did not run: {without_excerpt(error)}", hint=hint) from error

@@ -28,6 +28,8 @@ LENGTH = "length"
 """The name by which they read the number of completion tokens, which no table has."""
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
+EXPLAINED = "explained"
+"""The origin of explanations whose prompt states the answer (the wave `explain`)."""
 
 
 MAX_SAMPLES = 100_000

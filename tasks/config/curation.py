@@ -148,7 +148,7 @@ HINT = Stage(
 DIFFICULTY = Stage(
     "difficulty",
     "Count how often each problem was solved.",
-    version=2,
+    version=3,
     makes="difficulty",
     settings=DifficultyConfig,
     draws=False,

@@ -12,6 +12,8 @@ from gradus.components.addresses import is_address
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
 from gradus.tasks.config.redaction import hide
 
+LEAST_MEMORY_GB = 0.1
+"""Below this DuckDB fails on two threads, though all that it counts can lie on the disk."""
 ROOM_BYTES = 32_000_000
 """Free bytes for a home's databases and some logs of a run; a stage asks for more (gradus.data.lake.store)."""
 
@@ -51,6 +53,11 @@ class Home:
         return self.root / "runs"
 
     @property
+    def spill(self) -> Path | None:
+        """The folder in which databases lay what exceeds their memory; None if it is not there, or to be read alone."""
+        return self.root if os.access(self.root, os.W_OK) else None
+
+    @property
     def prefect(self) -> Path:
         """Prefect's database and settings."""
         return self.root / "prefect"
@@ -86,6 +93,14 @@ def tracking_patience_s() -> float:
     return _number("GRADUS_TRACKING_PATIENCE_S", 10.0)
 
 
+def memory_bytes() -> int | None:
+    """Memory that DuckDB may take: GRADUS_MEMORY_GB; None for its own limit, 80 % of the machine's."""
+    limit_gb = _number("GRADUS_MEMORY_GB", math.inf)
+    if limit_gb < LEAST_MEMORY_GB:
+        raise UsageError(f"GRADUS_MEMORY_GB is {limit_gb:g}, less than {LEAST_MEMORY_GB:g}", hint="raise it")
+    return None if math.isinf(limit_gb) else round(limit_gb * 1e9)
+
+
 @dataclass(frozen=True)
 class Prices:
     """Cost of an hour of a CPU and of a GPU, in the user's money; 0 if it is not counted."""
@@ -101,7 +116,8 @@ def prices() -> Prices:
 
 def check_environment() -> None:
     """Raise UsageError if a GRADUS_* variable is invalid, or another holds an invalid server address."""
-    for read in (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, prices, reports_now, gpu_turns):
+    numbers = (wall_limit_s, server_idle_s, traces_per_round, tracking_patience_s, memory_bytes, prices)
+    for read in (*numbers, reports_now, gpu_turns):
         read()
     prefect, tracker = (os.environ.get(name, "") for name in ("PREFECT_API_URL", "MLFLOW_TRACKING_URI"))
     if prefect and not is_address(prefect):
@@ -146,8 +162,10 @@ def check_room(home: Home) -> None:
 def _number(name: str, default: float) -> float:
     """The number that a variable holds; the default if it is not set or empty."""
     text = os.environ.get(name, "").strip()
+    if not text:
+        return default
     try:
-        value = float(text) if text else default
+        value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or value < 0:

@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from gradus.data.curation.helped import EXPLAINED
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, View
-from gradus.data.lake.schema import CHECKPOINTS, KEY_DIGITS, OWN, ROWS_FILE, TABLES, UPDATES, misfit
+from gradus.data.lake.schema import CHECKPOINTS, EXPLAINED, KEY_DIGITS, OWN, ROWS_FILE, TABLES, UPDATES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.lineage import USED, Lineage
 

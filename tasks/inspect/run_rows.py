@@ -19,10 +19,11 @@ import duckdb
 import pyarrow as pa
 
 from gradus.data.errors import OnDamage, UsageError, refuse
+from gradus.data.lake.memory import Memory
 from gradus.data.lake.queries import Relation, locked, without_excerpt
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.settings import Home
+from gradus.tasks.config.settings import Home, memory_bytes
 from gradus.tasks.inspect.sql_views import relations_of, report_of
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.runs.lineage import Lineage, Run
@@ -153,7 +154,8 @@ def open_run(
     lineage = Lineage(store, [chosen], whole_lake=False, on_damage=on_damage)
     relations, views = relations_of(store, lineage, say)
     relations["updated"] = Relation.of(_checkpoints(lineage, chosen))
-    with lineage.keeping(), locked(relations, views, " ".join((*ALWAYS, *more))) as connection:
+    named, memory = " ".join((*ALWAYS, *more)), Memory(memory_bytes(), home.spill)
+    with lineage.keeping(), locked(relations, views, named, memory) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
         yield RunRows(store, lineage, chosen, connection)
 

@@ -10,12 +10,13 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
+from gradus.data.lake.memory import Memory
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Row
-from gradus.tasks.config.settings import Home
+from gradus.tasks.config.settings import Home, memory_bytes
 from gradus.tasks.inspect.lake_views import artifact, tables, views
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
@@ -73,7 +74,8 @@ def ask(
     sql = _PLAIN.sub(r'\1 "\2"', sql)
     for name in _QUOTED.findall(sql):
         relations[name] = artifact(store, lineage, Ref.parse(full_name(home.lake, name)), say)
-    with lineage.keeping(), select(relations, views, sql) as answer:
+    memory = Memory(memory_bytes(), home.spill)
+    with lineage.keeping(), select(relations, views, sql, memory) as answer:
         yield answer
 
 

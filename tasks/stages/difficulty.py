@@ -5,17 +5,21 @@ Scores without a verdict are not part of n and k, their rewards are part of mean
 the gate; that no score has a verdict or a reward is a failure. If every rollout had help, the table stays as it was.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import floats, ints, nulls
+from gradus.data.arrays import floats, ints
 from gradus.data.curation.difficulty import Measurement, add, measure
-from gradus.data.curation.helped import effect_of_help, has_help
 from gradus.data.errors import GateError
+from gradus.data.lake.memory import Memory
+from gradus.data.lake.tally import UNJUDGED, Tally
 from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.config.settings import memory_bytes
 from gradus.tasks.runs.records import Coverage, Metrics, Sample
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.verdicts import coverage
+from gradus.tasks.stages.score.verdicts import NUM_NAMED, coverage
 
 _NUM_SAMPLES = 16
 
@@ -40,36 +44,38 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     Where every rollout had help, such as hints from the start, nothing is measured.
     """
     ctx.beat(0.0, "counting judged rollouts")
-    scores = ctx.table("scores", ["rollout_id", "problem_id", "correct", "reward"])
-    rollouts = _rollouts(ctx) if ctx.inputs.get("rollouts") else None
-    previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
-    measured = measure(scores, rollouts)
-    helped = measured.num_hinted == scores.num_rows and (~nulls(scores.column("reward"))).any()
+    measured, first_unjudged = _measured(ctx)
+    helped = measured.num_hinted == measured.num_scores and measured.num_rewarded
     if not len(measured.n) and not helped:
         raise GateError(
-            f"none of {scores.num_rows} scores says whether an unhinted rollout is correct or what its reward is "
-            f"({len(measured.unjudged)} without a verdict, {measured.num_hinted} hinted)",
+            f"none of {measured.num_scores} scores says whether an unhinted rollout is correct or what its reward is "
+            f"({measured.num_unjudged} without a verdict, {measured.num_hinted} hinted)",
             hint="score with a reward that judges correctness (math, numeric, exact) and look at the errors",
         )
+    previous = ctx.table("difficulty") if ctx.inputs.get("difficulty") else None
     table = add(measured, previous, round_index=ctx.round)
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} problems, {len(measured.n)} measured now")
-    summary = _summary(measured, table.num_rows, scores.num_rows)
+    summary = _summary(measured, table.num_rows, first_unjudged)
     return StageResult(
-        metrics={**_metrics(summary), **({} if rollouts is None else effect_of_help(scores, rollouts))},
+        metrics={**_metrics(summary), **measured.help.metrics},
         summary=summary,
         samples=_samples(table),
     )
 
 
-def _rollouts(ctx: StageContext) -> pa.Table:
-    """Return what is read of rollouts; the tokens of their prompts only where help added some."""
-    columns = ["rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall"]
-    found = ctx.table("rollouts", columns)
-    return ctx.table("rollouts", [*columns, "prompt_tokens"]) if has_help(found) else found
+def _measured(ctx: StageContext) -> tuple[Measurement, list[str]]:
+    """Return the measurement, and the ids of the first rollouts without a verdict."""
+    scores, rollouts = (
+        [path for ref in ctx.inputs.get(role, ()) for path in ctx.store.files(ref)] for role in ("scores", "rollouts")
+    )
+    with Memory(memory_bytes(), ctx.out.scratch).database() as database:
+        tally = Tally(database, scores, rollouts or None)
+        measured = measure(tally)
+        return measured, tally.rollout_ids(UNJUDGED, NUM_NAMED) if measured.num_unjudged else []
 
 
-def _summary(measured: Measurement, num_problems: int, num_scores: int) -> _Counts:
+def _summary(measured: Measurement, num_problems: int, first_unjudged: Sequence[str]) -> _Counts:
     n, k, grades = measured.n, measured.k, measured.grades
     judged, rewarded = n > 0, grades.n > 0
     return {
@@ -82,7 +88,9 @@ def _summary(measured: Measurement, num_problems: int, num_scores: int) -> _Coun
         "pass_rate_mean": float((k[judged] / n[judged]).mean()) if judged.any() else None,
         "reward_mean": float(grades.mean[rewarded].mean()) if rewarded.any() else None,
         "reward_variance_mean": float(grades.variance[rewarded].mean()) if rewarded.any() else None,
-        **coverage(num_scores - measured.num_hinted, measured.unjudged, measured.num_failed),
+        **coverage(
+            measured.num_scores - measured.num_hinted, measured.num_unjudged, measured.num_failed, first_unjudged
+        ),
     }
 
 

@@ -41,7 +41,7 @@ from gradus.data.records import Figure
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.verdicts import coverage
+from gradus.tasks.stages.score.verdicts import NUM_NAMED, coverage
 
 _NUM_SAMPLES = 16
 _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]
@@ -87,10 +87,11 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     ctx.beat(0.4, f"intervals over {table.num_rows} problems")
     report = _Report(table, every.where(every.judged), config, suite)
     baseline = ctx.table("baseline") if ctx.inputs.get("baseline") else None
-    unjudged = rollouts.column("rollout_id").filter(pa.array(~every.judged))
+    unjudged, failed = ~every.judged, ~every.judged & np.isnan(every.reward)
+    named = rollouts.column("rollout_id").filter(pa.array(unjudged)).slice(0, NUM_NAMED).to_pylist()
     summary: Evaluation = {
         **report.summary(baseline),
-        **coverage(len(every.judged), unjudged, int((~every.judged & np.isnan(every.reward)).sum())),
+        **coverage(len(unjudged), int(unjudged.sum()), int(failed.sum()), named),
     }
     ctx.beat(1.0, "evaluated")
     return StageResult(

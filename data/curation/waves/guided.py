@@ -8,11 +8,11 @@ from annotated_types import Ge, Le
 from gradus.components import component
 from gradus.data.arrays import Bools, Ints, nulls, positions
 from gradus.data.curation.candidates import Candidates
-from gradus.data.curation.helped import EXPLAINED
 from gradus.data.curation.round import Planned, Round, first_rows, own_rows
 from gradus.data.curation.shapes.answers import similarities
 from gradus.data.curation.waves.judged import filled, questions
 from gradus.data.hints.leaks import leaks
+from gradus.data.lake.schema import EXPLAINED
 
 _GUIDE = "{question}\n\nA hint:\n{hint}"
 _EXPLAIN = (

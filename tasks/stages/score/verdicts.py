@@ -4,16 +4,12 @@ Light: nothing here loads a reward, so a command can ask before it starts a serv
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gradus.data.errors import UsageError
 from gradus.models.rewards import RewardSpec, resolve
 from gradus.models.rewards.combine import deciding_reward
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.runs.records import Coverage
-
-if TYPE_CHECKING:
-    from gradus.data.arrays import Column  # with Arrow's functions, which every command would import
 
 NUM_NAMED = 5
 """Rollouts without a verdict that a report names."""
@@ -53,16 +49,16 @@ def refuse_without_verdicts(config: ScoreConfig, purpose: str, max_unjudged_frac
     )
 
 
-def coverage(rollouts: int, unjudged: "Column", failed: int) -> Coverage:
-    """The part of a summary that says of how many rollouts the verdict is known.
+def coverage(rollouts: int, unjudged: int, failed: int, first_unjudged: Sequence[str]) -> Coverage:
+    """The part of a summary that says of how many rollouts the verdict is known, and names the first without one.
 
-    `unjudged` are the ids of those without one, of which `failed` have no reward either.
+    `failed` of the unjudged have no reward either.
     """
     found: Coverage = {
         "rollouts": rollouts,
-        "judged": rollouts - len(unjudged),
-        "unjudged": len(unjudged),
+        "judged": rollouts - unjudged,
+        "unjudged": unjudged,
         "failed": failed,
-        "coverage": (rollouts - len(unjudged)) / rollouts if rollouts else 1.0,
+        "coverage": (rollouts - unjudged) / rollouts if rollouts else 1.0,
     }
-    return {**found, "first_unjudged": unjudged.slice(0, NUM_NAMED).to_pylist()} if len(unjudged) else found
+    return {**found, "first_unjudged": list(first_unjudged)} if unjudged else found

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.curation.candidates import candidates
-from gradus.data.curation.difficulty import Measurement, add, complete, measure
-from gradus.data.curation.grading import Grades
+from gradus.data.curation.difficulty import Measurement, add, complete
+from gradus.data.curation.grading import Grades, summarise
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import DIFFICULTY, ROLLOUTS, SCORES, cast_to_schema
+from tests.data.curation.tallies import measured as measure
 
 
 def scores(rows: list[tuple[str, str, bool | None]]) -> pa.Table:
@@ -45,28 +46,22 @@ def rollouts(rows: list[tuple[str, str, int | None, str | None]]) -> pa.Table:
 def measured(counts: dict[str, tuple[int, int]], policy: str | None = None) -> Measurement:
     n, k = (np.array([pair[i] for pair in counts.values()], dtype=np.int64) for i in (0, 1))
     nothing = Grades(np.zeros(len(n), np.int64), np.full(len(n), np.nan), np.full(len(n), np.nan))
-    return Measurement(pa.array(counts, pa.string()), n, k, nothing, policy, 0, 0, pa.array([], pa.string()))
+    return Measurement(pa.array(counts, pa.string()), n, k, nothing, policy, 0, 0, 0, 0, 0)
 
 
 def graded(rewards: dict[str, list[float]], policy: str | None = "p", *, verdicts: bool = False) -> Measurement:
-    rows = [(f"{p}:{i}", p, r) for p, rs in rewards.items() for i, r in enumerate(rs)]
-    ids, problems, values = zip(*rows, strict=True)
-    table = pa.table({"rollout_id": ids, "problem_id": problems, "reward": pa.array(values, pa.float64())})
-    if verdicts:
-        table = table.append_column("correct", pa.array([v >= 0.5 for v in values]))
-    rolled = rollouts([(i, p, 0, policy) for i, p, _ in rows])
-    return measure(cast_to_schema(table, SCORES), rolled)
+    """What rewards measure, right from 0.5 on if there are verdicts; counted without a query, which takes its time."""
+    problem = np.repeat(np.arange(len(rewards)), [len(values) for values in rewards.values()])
+    flat = np.concatenate([*rewards.values()])
+    n, k = (np.bincount(problem, weights, len(rewards)).astype(np.int64) * verdicts for weights in (None, flat >= 0.5))
+    grades = summarise(flat, problem, num_groups=len(rewards))
+    return Measurement(pa.array(rewards, pa.string()), n, k, grades, policy, len(flat), len(flat), 0, 0, 0)
 
 
 def test_null_verdicts_count_neither_way() -> None:
     found = measure(scores([("1", "a", True), ("2", "a", None), ("3", "a", False), ("4", "b", None)]))
     assert found.problem_ids.to_pylist() == ["a"]
-    assert (found.n.tolist(), found.k.tolist(), found.unjudged.to_pylist(), found.policy) == (
-        [2],
-        [1],
-        ["2", "4"],
-        None,
-    )
+    assert (found.n.tolist(), found.k.tolist(), found.num_unjudged, found.policy) == ([2], [1], 2, None)
 
 
 def test_hinted_rollouts_are_left_out() -> None:
@@ -98,6 +93,8 @@ def test_rows_of_another_model_count_nowhere_and_are_of_no_policy() -> None:
 def test_scores_without_rollouts_and_mixed_policies_are_refused() -> None:
     with pytest.raises(BadInputError, match="rollout 'x' has no rollout"):
         measure(scores([("1", "a", True), ("x", "a", True)]), rollouts([("1", "a", 0, "p")]))
+    with pytest.raises(BadInputError, match="rollouts of 1 scores are there more than once"):
+        measure(scores([("1", "a", True), ("2", "a", True)]), rollouts([("1", "a", 0, "p")] * 2 + [("2", "a", 0, "p")]))
     with pytest.raises(BadInputError, match="2 policies"):
         measure(scores([("1", "a", True)]), rollouts([("1", "a", 0, "p"), ("2", "a", 0, "q")]))
 

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from gradus.data.curation.batch import first_batch
-from gradus.data.curation.difficulty import measure
 from gradus.data.curation.round import round_of
 from gradus.data.curation.waves.guided import examples, explain, guide, neighbours
 from gradus.data.hints import hints_of
 from gradus.data.hints.strategies.gold import gold
 from gradus.models.objectives.losses.guided import guided
 from gradus.models.objectives.rows import Rows
+from tests.data.curation.tallies import measured as measured_of
 
 
 def test_groups_that_failed_whole_are_guided_and_the_new_rows_join_them() -> None:
@@ -95,7 +95,7 @@ def test_explanations_change_neither_advantages_nor_difficulty() -> None:
     assert batch.table.column("taken").to_pylist() == [True, True, True]
     assert len(set(batch.table.column("group").to_pylist()[:2])) == 1
     assert batch.table.column("group")[2] != batch.table.column("group")[0]
-    measured = measure(rows.select(["rollout_id", "problem_id", "reward", "correct"]), rows)
+    measured = measured_of(rows.select(["rollout_id", "problem_id", "reward", "correct"]), rows)
     assert (measured.n.tolist(), measured.k.tolist()) == ([2], [0])
 
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from gradus.data.curation.helped import effect_of_help, has_help
+from tests.data.curation.tallies import measured
 
 SAID = [{"role": "user", "content": "?"}]
 # problem, right, hint level, a prompt of a wave's, origin, parent
@@ -40,7 +40,7 @@ def table(rows: list[tuple[object, ...]]) -> tuple[pa.Table, pa.Table]:
 
 def test_a_rescued_problem_is_solved_with_help_and_never_without() -> None:
     # With help 2 of 3 of a and b, without it 1 of 3.
-    assert effect_of_help(*table(ROWS)) == {
+    assert measured(*table(ROWS)).help.metrics == {
         "data/rescued_problems": 1.0,
         "data/helped_accuracy": 2 / 3,
         "data/unhelped_accuracy": 1 / 3,
@@ -48,7 +48,7 @@ def test_a_rescued_problem_is_solved_with_help_and_never_without() -> None:
 
 
 def test_without_help_there_is_no_metric() -> None:
-    assert effect_of_help(*table(ROWS[6:9])) == {}
+    assert measured(*table(ROWS[6:9])).help.metrics == {}
 
 
 def test_tokens_of_help_are_those_beyond_the_problems_own_prompt() -> None:
@@ -57,12 +57,10 @@ def test_tokens_of_help_are_those_beyond_the_problems_own_prompt() -> None:
     help_, wave = {1: 5, 2: 50}, 9
     lengths = [wave if said else help_.get(level, 3) for _, _, level, said, _, _ in ROWS][::-1]
     rollouts = rollouts.append_column("prompt_tokens", pa.array([[1] * num for num in lengths], pa.list_(pa.int32())))
-    assert effect_of_help(scores, rollouts)["data/help_tokens"] == (5 - 3) + (5 - 3) + (9 - 3)
+    assert measured(scores, rollouts).help.metrics["data/help_tokens"] == (5 - 3) + (5 - 3) + (9 - 3)
     asked_alike = scores.filter(
         pa.array([at != 4 for at in range(len(ROWS))])
     )  # of b one row each way, of a two and one
-    assert effect_of_help(asked_alike, rollouts)["data/help_tokens"] == 2 * 5 - 2 * 3 + 9 - 3
-    assert has_help(rollouts)
-    assert not has_help(rollouts.filter(pa.array([each[2] == 0 and each[3] is None for each in ROWS[::-1]])))
+    assert measured(asked_alike, rollouts).help.metrics["data/help_tokens"] == 2 * 5 - 2 * 3 + 9 - 3
     texts = rollouts.set_column(5, "prompt_tokens", pa.array([[]] * len(ROWS), pa.list_(pa.int32())))
-    assert "data/help_tokens" not in effect_of_help(scores, texts)  # a server that counts none
+    assert "data/help_tokens" not in measured(scores, texts).help.metrics  # a server that counts none

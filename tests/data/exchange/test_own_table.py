@@ -8,12 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradus.data.curation.difficulty import add, measure
+from gradus.data.curation.difficulty import add
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.exchange.tables import with_lengths
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.tabular import Refused, read_rows
 from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source, read_incoming, write_rows
+from tests.data.curation.tallies import measured
 
 PROBLEMS = pa.table({"problem_id": ["p", "7"], "question": ["1 + 1 =", "2 + 2 ="]})
 GOOD: dict[str, Any] = {"problem_id": "p", "reward": 1.0}
@@ -30,7 +31,7 @@ def read(path: Path, problems: pa.Table | None = PROBLEMS, **columns: str) -> di
 
 
 def difficulty(found: dict[str, pa.Table]) -> list[tuple[Any, ...]]:
-    table = with_lengths(add(measure(found["scores"], found["rollouts"]), None, round_index=0), found["rollouts"])
+    table = with_lengths(add(measured(found["scores"], found["rollouts"]), None, round_index=0), found["rollouts"])
     names = ("problem_id", "n", "k", "reward_mean", "mean_tokens", "mean_characters")
     return [tuple(row[name] for name in names) for row in table.to_pylist()]
 

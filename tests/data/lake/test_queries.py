@@ -6,12 +6,14 @@ from functools import partial
 from pathlib import Path
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradus.data.errors import CorruptArtifactError, UsageError
+from gradus.data.errors import CorruptArtifactError, GradusError, UsageError
 from gradus.data.lake.manifest import FileEntry
+from gradus.data.lake.memory import Memory
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.lake_views import tables, views
@@ -244,3 +246,24 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
         time.sleep(1)  # until what is read ahead is there
         held_mb = (pa.total_allocated_bytes() - before) / 1e6
     assert held_mb < 160  # of 290; with Arrow's own readahead all of it
+
+
+def test_a_query_stays_within_its_memory_and_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
+    memory = Memory(100_000_000, tmp_path)
+    rows = Relation.of(pa.table({"i": np.random.default_rng(0).permutation(2_000_000)}))
+    sort = "select i, repeat('x', 40) || i as text from rows order by text"  # about 130 MB
+    with select({"rows": rows}, {}, sort, memory) as answer:
+        first = next(answer.batches)
+        (folder,) = tmp_path.iterdir()
+        assert any(path.stat().st_size > 1_000_000 for path in folder.iterdir())
+        assert first.column("i")[0].as_py() == 0
+        assert sum(batch.num_rows for batch in answer.batches) == 2_000_000 - first.num_rows
+    assert not list(tmp_path.iterdir())
+    lists = "select max(len(l)) from (select list(repeat('x', 40) || i) as l from rows group by i % 2)"
+    with (
+        pytest.raises(GradusError, match=r"more than 0\.1 GB of memory.*raise GRADUS_MEMORY_GB") as raised,
+        select({"rows": rows}, {}, lists, memory) as answer,
+    ):
+        list(answer.batches)
+    assert not isinstance(raised.value, UsageError)
+    assert not list(tmp_path.iterdir())

@@ -191,6 +191,7 @@ VARIABLES: Mapping[str, tuple[str, ...]] = {
     "GRADUS_STAGE_LIMIT_S": ("x", "-1", "1e400"),
     "GRADUS_TRACES_PER_ROUND": ("x", "-1"),
     "GRADUS_TRACKING_PATIENCE_S": ("x",),
+    "GRADUS_MEMORY_GB": ("x", "-1", "0", "0.01", "nan"),
     "GRADUS_CPU_PRICE": ("x", "-1"),
     "GRADUS_GPU_PRICE": ("free", "inf"),
     "GRADUS_REPORT": ("x", LONG),
