@@ -254,8 +254,8 @@ class WorkerPool:
         self._locks: dict[str, threading.Lock] = {}
         self._halted = threading.Event()
         # Linux kills a child with the thread that made it, so one thread makes them all and lives as long as the pool.
-        self._own_maker = None if kept else ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
-        self._maker = kept.maker if kept else self._own_maker
+        self._own_maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
+        self._maker = self._own_maker if kept is None else kept.maker
 
     def __enter__(self) -> "WorkerPool":
         return self
@@ -319,8 +319,7 @@ class WorkerPool:
             else:
                 worker.close()
         self._workers.clear()
-        if self._own_maker is not None:
-            self._own_maker.shutdown()
+        self._own_maker.shutdown()
 
     def _run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         try:
