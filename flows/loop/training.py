@@ -135,7 +135,8 @@ class _Training:
         gathered = state.ahead or steps.gather(index, policy, memory)
         if first_outside(steps.recipe.guards, index, gathered.metrics):
             self._record(gathered, gathered.metrics)
-            return State(policy, replace(gathered.memory, roles=memory.roles)), gathered.metrics
+            undone = replace(gathered.memory, roles=memory.roles, policies=memory.policies)
+            return State(policy, undone), gathered.metrics
         after = gathered.memory.after(gathered)
         learn = partial(steps.learn, index, policy, memory, gathered, last=self._is_over(index))
         ahead: Gathered | None = None
@@ -144,7 +145,8 @@ class _Training:
             (learned, roles), ahead = run_concurrently(learn, following, steps.session.halt)
         else:
             learned, roles = learn()
-        after = replace(after, roles=roles)
+        newest = policy if learned.summary.get("skipped_updates") else learned.ref
+        after = replace(after, roles=roles, policies=memory.with_policy(index, policy, newest).policies)
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
         read |= {"rollouts": gathered.rollouts, "scores": gathered.scores}
         read["difficulty"] = maybe(gathered.memory.difficulty)
@@ -153,8 +155,8 @@ class _Training:
         self._record(gathered, metrics, learned.summary.get("updates", 0))
         if learned.summary.get("skipped_updates"):
             self._skipped.append(index)
-            return State(policy, after, ahead, state.skipped + 1), metrics
-        return State(learned.ref, after, ahead), metrics
+            return State(newest, after, ahead, state.skipped + 1), metrics
+        return State(newest, after, ahead), metrics
 
     def _without_signal(self, state: State, index: int, *, over: bool) -> str:
         """Return why rounds without signal end the run after this one; empty if they do not."""
@@ -171,12 +173,21 @@ class _Training:
         recipe, choice = self._steps.recipe, self._measured.choice()
         policies = {index: state.policy for index, state in self._states.items()}
         trained = [name for name, role in recipe.roles.items() if role.update is not None]
+        held_to = self._held_to() if recipe.keep is not None else set[Ref]()
         of_roles = [{index: state.memory.roles[name] for index, state in self._states.items()} for name in trained]
         for models in (policies, *of_roles):
             made = made_by_round(models)
             chosen = models[choice.round] if choice else None  # made before a round that was skipped
             best = next((index for index, ref in made.items() if ref == chosen), None)
-            self._steps.session.make_room(made, *kept_rounds(recipe, made, best))
+            weights, states = kept_rounds(recipe, made, best)
+            weights |= {index for index, ref in made.items() if ref in held_to}
+            self._steps.session.make_room(made, weights, states)
+
+    def _held_to(self) -> set[Ref]:
+        """Return the policies that later rounds of the phase are held to."""
+        index, first = max(self._states), self._phases[max(self._phases)].first
+        later = self._steps.recipe.reference.rounds_after(index, first)
+        return {self._states[each].policy for each in later if each in self._states}
 
     def _may_go_back(self, guard: Guard) -> bool:
         return guard.then == "back" and self._went_back[guard.model_dump_json()] < guard.times

@@ -18,6 +18,7 @@ from gradus.data.errors import shortened
 from gradus.data.lake.schema import NO_TRACKER, OWN
 from gradus.data.worked import AS_IT_STANDS
 from gradus.flows.recipe.course.phases import Phase, with_rounds
+from gradus.flows.recipe.course.reference import ReferenceConfig
 from gradus.flows.recipe.course.schedules import lifted
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.sections import of_packages, of_uses
@@ -148,7 +149,10 @@ class Recipe(Config):
     update: UpdateConfig = Field(default_factory=UpdateConfig)
     """Training of the policy."""
     teacher: str = Field(default="", exclude_if=empty)
-    """The policy that a loss distils from, named as `policy` is; the reference is the starting policy."""
+    """The policy that a loss distils from, named as `policy` is."""
+    reference: ReferenceConfig = Field(default_factory=ReferenceConfig, exclude_if=empty)
+    """The policy that `update.kl_coef` and components call the reference: the one that the training began with, or a
+    later one. Other models that are trained are held to those that they began with."""
     evaluate: EvaluationPlan = Field(default_factory=EvaluationPlan)
     """Measurement of progress."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=empty)
@@ -274,6 +278,12 @@ class Recipe(Config):
         for number, phase in enumerate(self.phase[:-1], start=1):
             if phase.rounds is None and phase.tokens is None:
                 raise ValueError(f"phase {number} has no end, and another follows it: set its rounds or tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _has_one_reference(self) -> "Recipe":
+        if self.reference != ReferenceConfig() and self.update.reference == "ema":
+            raise ValueError("reference: update.reference = ema is another one; leave one out")
         return self
 
     @field_validator("name")

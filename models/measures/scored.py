@@ -1,7 +1,10 @@
 """Scores of texts by a reward model."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+import numpy as np
+from annotated_types import MinLen
 
 from gradus.components import component
 from gradus.components.rows import Rows
@@ -22,3 +25,46 @@ def reward_model(rows: Rows, model: Model) -> Mapping[str, Any]:
     """
     questions, messages = rows["problem.question"], rows["problem.messages"]
     return {"value": model.values(model.answered(questions, rows["completion"], messages))}
+
+
+@component(
+    "measure",
+    by=("rollout_id",),
+    columns=("values", "least", "mean", "last"),
+    needs=("completion", "problem.question", "problem.messages"),
+    needs_head=True,
+)
+def step_rewards(rows: Rows, model: Model, *, separator: Annotated[str, MinLen(1)] = "\n") -> Mapping[str, Any]:
+    """Return the numbers that a reward model has for each beginning of a completion that ends with a step.
+
+    Least number as the reward of a solution: Math-Shepherd (arXiv 2312.08935). Each beginning is scored as
+    `reward_model` scores a completion, so a reward model of whole answers serves too. None and NaN for a completion
+    without a step, or with a beginning that does not fit the model's positions.
+    Deviation: a pass for each step, not one with a head at every separator.
+
+    Args:
+        separator: Text between two steps; blank ones are none.
+    """
+    parts = [beginnings(text or "", separator) for text in rows["completion"]]
+    row = np.repeat(np.arange(len(parts)), [len(each) for each in parts])
+    questions, messages = (list(rows[name]) for name in ("problem.question", "problem.messages"))
+    texts = model.answered(
+        [questions[at] for at in row], [text for each in parts for text in each], [messages[at] for at in row]
+    )
+    found = np.split(model.values(texts), np.searchsorted(row, np.arange(1, len(parts))))
+    known = [len(each) > 0 and not np.isnan(each).any() for each in found]
+    reduced = {
+        name: np.array([reduce(each) if there else np.nan for each, there in zip(found, known, strict=True)])
+        for name, reduce in (("least", np.min), ("mean", np.mean), ("last", lambda each: each[-1]))
+    }
+    return {"values": [each if there else None for each, there in zip(found, known, strict=True)], **reduced}
+
+
+def beginnings(text: str, separator: str) -> list[str]:
+    """Return the text up to the end of each of its steps.
+
+    >>> beginnings("a = 1;; b = 2", ";")
+    ['a = 1', 'a = 1;; b = 2']
+    """
+    steps = text.split(separator)
+    return [separator.join(steps[: number + 1]) for number, step in enumerate(steps) if step.strip()]

@@ -11,7 +11,7 @@ from transformers import AutoModelForSequenceClassification, PreTrainedModel
 
 from gradus.components.rows import Rows
 from gradus.models.errors import PolicyError
-from gradus.models.measures.scored import reward_model
+from gradus.models.measures.scored import beginnings, reward_model, step_rewards
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_policy, load_prompt_side
 from gradus.models.tiny_tokenizer import tiny_tokenizer
@@ -96,6 +96,29 @@ def test_reward_model_scores_a_problem_and_its_completion_as_its_own_tokens(
     expected = one_by_one(oracle.eval(), tokenizer(whole)["input_ids"])
     assert found[:2] == pytest.approx(expected, abs=1e-5)
     assert np.isnan(found).tolist() == [False, False, True, True]
+
+
+def test_step_rewards_score_each_beginning_of_a_completion(tmp_path: Path) -> None:
+    folder = scorer_folder(tmp_path / "scorer", pad_token_id=PAD)
+    rows = Rows(
+        {
+            "completion": ["3\n\n4\n5", "6", None, " \n", "7\n" + "1" * 70],
+            "problem.question": ["1 + 2 =", None, "4 =", "1 =", "1 + 2 ="],
+            "problem.messages": [None, [{"role": "user", "content": "4 + 5 ="}], None, None, None],
+        }
+    )
+    found = step_rewards(rows, Model(load_policy(folder, heads=True)))
+    whole = ["1 + 2 =\n3", "1 + 2 =\n3\n\n4", "1 + 2 =\n3\n\n4\n5", "4 + 5 =\n6"]
+    oracle: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    *first, second = one_by_one(oracle.eval(), tiny_tokenizer()(whole)["input_ids"])
+    assert np.ptp(first) > 0.01
+    assert found["values"][0] == pytest.approx(first, abs=1e-5)
+    assert found["values"][1] == pytest.approx([second], abs=1e-5)
+    assert found["values"][2:] == [None, None, None]
+    for name, expected in (("least", min(first)), ("mean", sum(first) / 3), ("last", first[-1])):
+        assert found[name][:2] == pytest.approx([expected, second], abs=1e-5)
+        assert np.isnan(found[name]).tolist() == [False, False, True, True, True]
+    assert beginnings("a=1;; b=2;", ";") == ["a=1", "a=1;; b=2"]
 
 
 def test_a_scalar_head_is_loaded_only_where_it_is_asked_for(tmp_path: Path) -> None:

@@ -52,10 +52,21 @@ class Memory:
     """The rounds before, whose rollouts waves may take up again."""
     profiled: int = 0
     """First round of the phase whose profile is in the difficulty; 0 for the first phase."""
+    policies: tuple[Ref, ...] = ()
+    """The policy after each round, the starting one first; none before the first round has learned."""
 
     def after(self, learned: Round) -> "Memory":
         """Return the memory with one more learned round."""
         return replace(self, earlier=(*self.earlier, learned))
+
+    def with_policy(self, index: int, before: Ref, after: Ref) -> "Memory":
+        """Return the memory with the policies before and after a round; rounds that were undone had the former."""
+        known = (*self.policies, *(before,) * (index - len(self.policies)))
+        return replace(self, policies=(*known[:index], after))
+
+    def policy_after(self, index: int, newest: Ref) -> Ref:
+        """Return the policy after a round; `newest` if nothing was learned since."""
+        return self.policies[index] if index < len(self.policies) else newest
 
     def kept(self, columns: Iterable[str]) -> list[Ref]:
         """Return the rows of the trackers to which these columns belong, NAME.COLUMN, in the order of the recipe."""

@@ -210,7 +210,8 @@ class Steps:
         if config.needs_teacher:
             learned["teacher"] = maybe(self.start.teacher)
         if config.loads_reference:
-            learned["reference"] = [self.start.policy]
+            held_to = self.recipe.reference.round_of(index, self.first)
+            learned["reference"] = [memory.policy_after(held_to, policy)]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
         updates = Updates(
             self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, gathered.columns, last
