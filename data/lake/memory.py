@@ -34,30 +34,37 @@ class Memory:
 
         What a process that was killed left in the folder is removed.
         """
-        with contextlib.ExitStack() as stack:
-            config = dict[str, str | bool | int | float | list[str]]()
-            if self.limit_bytes is not None:
-                config["memory_limit"] = f"{self.limit_bytes}B"
-                config["threads"] = max(1, min(os.cpu_count() or 1, self.limit_bytes // _THREAD_BYTES))
-            if self.folder is not None:
-                config["temp_directory"] = stack.enter_context(_spill(self.folder))
-            try:
-                database = stack.enter_context(duckdb.connect(":memory:", config=config))
+        config = dict[str, str | bool | int | float | list[str]]()
+        if self.limit_bytes is not None:
+            config["memory_limit"] = f"{self.limit_bytes}B"
+            config["threads"] = max(1, min(os.cpu_count() or 1, self.limit_bytes // _THREAD_BYTES))
+        with _spill(self.folder) as folder, self._sentences():
+            if folder:
+                config["temp_directory"] = folder
+            with duckdb.connect(":memory:", config=config) as database:
                 database.execute("SET enable_progress_bar = false")
                 yield database
-            except (duckdb.OutOfMemoryException, OSError) as error:
-                # Arrow's readers say it by an OSError.
-                if isinstance(error, OSError) and not str(error).startswith("Out of Memory"):
-                    raise
-                held = "the memory" if self.limit_bytes is None else f"{self.limit_bytes / 1e9:g} GB of memory"
-                raise GradusError(
-                    f"a query needs more than {held}, or more than is free where the home lies",
-                    hint="raise GRADUS_MEMORY_GB, or free some disk space",
-                ) from error
+
+    @contextlib.contextmanager
+    def _sentences(self) -> Generator[None]:
+        try:
+            yield
+        except (duckdb.OutOfMemoryException, OSError) as error:
+            # Arrow's readers say it by an OSError.
+            if isinstance(error, OSError) and not str(error).startswith("Out of Memory"):
+                raise
+            held = "the memory" if self.limit_bytes is None else f"{self.limit_bytes / 1e9:g} GB of memory"
+            raise GradusError(
+                f"a query needs more than {held}, or more than is free where the home lies",
+                hint="raise GRADUS_MEMORY_GB, or free some disk space",
+            ) from error
 
 
 @contextlib.contextmanager
-def _spill(folder: Path) -> Generator[str]:
+def _spill(folder: Path | None) -> Generator[str]:
+    if folder is None:
+        yield ""
+        return
     for left in filter(left_by_the_dead, folder.glob(f"{_SPILL}*")):
         shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=_SPILL, dir=folder) as name, RunLock(Path(name)):
