@@ -53,11 +53,13 @@ def step_rewards(rows: Rows, model: Model, *, separator: Annotated[str, MinLen(1
     )
     found = np.split(model.values(texts), np.searchsorted(row, np.arange(1, len(parts))))
     known = [len(each) > 0 and not np.isnan(each).any() for each in found]
-    reduced = {
-        name: np.array([reduce(each) if there else np.nan for each, there in zip(found, known, strict=True)])
-        for name, reduce in (("least", np.min), ("mean", np.mean), ("last", lambda each: each[-1]))
+    whole = [each if there else np.array([np.nan]) for each, there in zip(found, known, strict=True)]
+    return {
+        "values": [each if there else None for each, there in zip(found, known, strict=True)],
+        "least": np.array([each.min() for each in whole]),
+        "mean": np.array([each.mean() for each in whole]),
+        "last": np.array([each[-1] for each in whole]),
     }
-    return {"values": [each if there else None for each, there in zip(found, known, strict=True)], **reduced}
 
 
 def beginnings(text: str, separator: str) -> list[str]:
