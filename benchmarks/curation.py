@@ -178,12 +178,12 @@ def of_functions(folder: Path) -> Act:
     from gradus.data.curation.filters.difficulty import zero_variance
     from gradus.data.curation.results import apply_filters
     from gradus.data.curation.samplers.draws import variance
-    from gradus.data.lake.memory import Memory
+    from gradus.data.lake.memory_limit import MemoryLimit
     from gradus.data.lake.tally import Tally
     from gradus.tasks.config.settings import memory_bytes
 
     def act() -> tuple[int, int]:
-        with Memory(memory_bytes(), folder).database() as database:
+        with MemoryLimit(memory_bytes(), folder).database() as database:
             measured = measure(Tally(database, sorted((folder / str(SCORES)).glob("part-*.parquet"))))
         table = add(measured, None, round_index=0)
         pool = candidates(pq.read_table(folder / str(PROBLEMS), columns=["problem_id"]), table)

@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from gradus.data.errors import UsageError
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 
 BATCH_ROWS = 1000
-_UNLIMITED = Memory()
+_UNLIMITED = MemoryLimit()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Answer:
 
 @contextlib.contextmanager
 def locked(
-    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: Memory = _UNLIMITED
+    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: MemoryLimit = _UNLIMITED
 ) -> Generator[duckdb.DuckDBPyConnection]:
     """An in-memory database of the relations and views, ready for one query.
 
@@ -99,7 +99,7 @@ def locked(
 
 @contextlib.contextmanager
 def select(
-    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: Memory = _UNLIMITED
+    relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: MemoryLimit = _UNLIMITED
 ) -> Generator[Answer]:
     """The answer to one SELECT; UsageError for anything else and for SQL that does not run."""
     names = [*views, *(name for name in relations if not name.startswith("_"))]

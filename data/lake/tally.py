@@ -1,6 +1,6 @@
 """Score rows counted by DuckDB: a row for each problem, kind of rollout, reward and verdict.
 
-    with Memory(2_000_000_000, folder).database() as database:
+    with MemoryLimit(2_000_000_000, folder).database() as database:
         tally = Tally(database, scores=store.files(scores), rollouts=store.files(rollouts))
         for rows in tally.counts(): ...     # whole problems, in the order of problem ids, rewards and verdicts
 

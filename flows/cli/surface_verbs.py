@@ -97,14 +97,14 @@ def plan(
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
-    from gradus.tasks.inspect.surface import counted, hints_there
-    from gradus.tasks.inspect.surface_plan import Wanted, check_plan, planned, problems_named, write_plan
+    from gradus.tasks.inspect.surface import check_table, counted, hints_there
+    from gradus.tasks.inspect.surface_plan import Wanted, planned, problems_named, write_plan
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))
     if not math.isfinite(tokens):
         raise UsageError(f"--tokens {tokens} is no number of tokens", hint="give one such as 2e6")
     if out is not None:
-        check_plan(out)
+        check_table(out, kinds=(".parquet", ".jsonl"))
     check_input(home.lake, problems, "problems")
     with damage(partial) as on_damage:
         table = problems_named(Store(home.lake), problems)

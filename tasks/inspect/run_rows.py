@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.queries import Relation, locked, without_excerpt
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
@@ -154,7 +154,7 @@ def open_run(
     lineage = Lineage(store, [chosen], whole_lake=False, on_damage=on_damage)
     relations, views = relations_of(store, lineage, say)
     relations["updated"] = Relation.of(_checkpoints(lineage, chosen))
-    named, memory = " ".join((*ALWAYS, *more)), Memory(memory_bytes(), home.spill)
+    named, memory = " ".join((*ALWAYS, *more)), MemoryLimit(memory_bytes(), home.spill)
     with lineage.keeping(), locked(relations, views, named, memory) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
         yield RunRows(store, lineage, chosen, connection)

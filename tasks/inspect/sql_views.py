@@ -10,7 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
@@ -74,7 +74,7 @@ def ask(
     sql = _PLAIN.sub(r'\1 "\2"', sql)
     for name in _QUOTED.findall(sql):
         relations[name] = artifact(store, lineage, Ref.parse(full_name(home.lake, name)), say)
-    memory = Memory(memory_bytes(), home.spill)
+    memory = MemoryLimit(memory_bytes(), home.spill)
     with lineage.keeping(), select(relations, views, sql, memory) as answer:
         yield answer
 

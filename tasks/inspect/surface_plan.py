@@ -15,7 +15,7 @@ from gradus.data.arrays import Column, Floats, Ints, floats, ints, one_array, pc
 from gradus.data.curation.plan import plan_rows, wave_rows
 from gradus.data.curation.surface.known import GROUP, Known, Sampler
 from gradus.data.curation.surface.spending import spend
-from gradus.data.errors import BadInputError, UsageError, shortened
+from gradus.data.errors import BadInputError
 from gradus.data.files import replacing
 from gradus.data.lake.schema import PLAN, PROBLEMS
 from gradus.data.lake.store import Store
@@ -61,16 +61,6 @@ def problems_named(store: Store, text: str) -> pa.Table:
         return rows
     rows, _ = read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {}, strict=True)
     return rows
-
-
-def check_plan(path: Path) -> None:
-    """Raise UsageError for a path that no plan can be written to."""
-    if path.suffix not in (".parquet", ".jsonl"):
-        raise UsageError(
-            f"--out {shortened(str(path))} ends in {path.suffix or 'nothing'}", hint="give .parquet or .jsonl"
-        )
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--out {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
 
 
 def write_plan(plan: pa.Table, path: Path) -> None:

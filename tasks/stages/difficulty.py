@@ -13,7 +13,7 @@ import pyarrow as pa
 from gradus.data.arrays import floats, ints
 from gradus.data.curation.difficulty import Measurement, add, measure
 from gradus.data.errors import GateError
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.tally import UNJUDGED, Tally
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.settings import memory_bytes
@@ -69,7 +69,7 @@ def _measured(ctx: StageContext) -> tuple[Measurement, list[str]]:
     scores, rollouts = (
         [path for ref in ctx.inputs.get(role, ()) for path in ctx.store.files(ref)] for role in ("scores", "rollouts")
     )
-    with Memory(memory_bytes(), ctx.out.scratch).database() as database:
+    with MemoryLimit(memory_bytes(), ctx.out.scratch).database() as database:
         tally = Tally(database, scores, rollouts or None)
         measured = measure(tally)
         return measured, tally.rollout_ids(UNJUDGED, NUM_NAMED) if measured.num_unjudged else []

@@ -69,7 +69,7 @@ def in_steps(chars: Floats, whole: Floats) -> Floats:
 
 
 def shown_shares(rows: Rows) -> Floats:
-    """Return the share of its solution that each row was shown (N,), 0 without a hint; NaN where it is unknown."""
+    """Return the share of the worked solution in each row's hint (N,): 0 without a hint, NaN if it is unknown."""
     part = in_steps(lengths_of(rows["hint_text"]), lengths_of(rows["problem.solution"]))
     return np.where(np.nan_to_num(rows["hint_level"]) > 0, part, 0.0)
 

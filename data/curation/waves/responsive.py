@@ -103,8 +103,8 @@ def surface_hints(
     own answers to the problem, right and wrong with the share that each was shown, are added to that (Bayes' rule), and
     the chance with each hint that there is is its mean. Without a hint that is nearer to the target than what was shown
     the group is left alone, and with one whose chance is below `least` with a probability of 95 %. So a hint is tried
-    while its gain is unknown. The share of a hint is its length over that of the
-    worked solution, or what its table says without one.
+    while its gain is unknown. The share of a hint is its length over that of the worked solution, or what its table
+    says without one.
 
     Args:
         target: Chance to solve that is aimed at.

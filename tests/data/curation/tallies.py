@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.curation.difficulty import Measurement, measure
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.tally import UNJUDGED, Tally
 
 
@@ -25,7 +25,7 @@ def measured_of(
     row_group: int = 1_000_000,
 ) -> tuple[Measurement, list[str]]:
     """Return what the scores of several shards say, and the ids of those without a verdict."""
-    with tempfile.TemporaryDirectory() as name, Memory(limit_bytes, Path(name)).database() as database:
+    with tempfile.TemporaryDirectory() as name, MemoryLimit(limit_bytes, Path(name)).database() as database:
         database.execute(f"set threads = {threads}")
         shards = [_written(Path(name), role, tables or [], row_group) for role, tables in
                   (("scores", scores), ("rollouts", rollouts))]  # fmt: skip

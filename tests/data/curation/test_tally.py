@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gradus.data.curation.difficulty import Measurement, measure
 from gradus.data.errors import GradusError
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.tally import Tally
 from tests.data.curation.tallies import measured_of
@@ -150,7 +150,7 @@ def test_what_exceeds_the_memory_lies_on_the_disk_and_changes_no_bit(tmp_path: P
     pq.write_table(graded(300_000, 30_000), rows)
 
     def found(limit_bytes: int, *, disk: bool = True) -> dict[str, tuple[Any, ...]]:
-        with Memory(limit_bytes, folder).database() as database:
+        with MemoryLimit(limit_bytes, folder).database() as database:
             if not disk:
                 database.execute("set max_temp_directory_size = '0KB'")
             return by_problem(measure(Tally(database, [rows])))
@@ -168,10 +168,10 @@ def test_what_a_killed_process_left_on_the_disk_is_removed(tmp_path: Path) -> No
         folder.mkdir()
         (folder / "duckdb_temp_storage.tmp").touch()
     (left / ".lock").write_text(json.dumps({"pid": 1}))
-    with Memory(None, tmp_path).database() as database:
+    with MemoryLimit(None, tmp_path).database() as database:
         assert database.sql("select 1").fetchall() == [(1,)]
         assert not left.exists()
-        with Memory(None, tmp_path).database():  # the folder of a living process stays
+        with MemoryLimit(None, tmp_path).database():  # the folder of a living process stays
             assert len(list(tmp_path.glob(".spill-*"))) == 3
     assert list(tmp_path.iterdir()) == [other]  # one whose owner does not say yet that it has it
 

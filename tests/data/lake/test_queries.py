@@ -13,7 +13,7 @@ import pytest
 
 from gradus.data.errors import CorruptArtifactError, GradusError, UsageError
 from gradus.data.lake.manifest import FileEntry
-from gradus.data.lake.memory import Memory
+from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.lake_views import tables, views
@@ -249,7 +249,7 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
 
 
 def test_a_query_stays_within_its_memory_and_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
-    memory = Memory(100_000_000, tmp_path)
+    memory = MemoryLimit(100_000_000, tmp_path)
     rows = Relation.of(pa.table({"i": np.random.default_rng(0).permutation(2_000_000)}))
     sort = "select i, repeat('x', 40) || i as text from rows order by text"  # about 130 MB
     with select({"rows": rows}, {}, sort, memory) as answer:

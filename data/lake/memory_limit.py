@@ -19,7 +19,7 @@ _THREAD_BYTES = 50_000_000
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryLimit:
     """Bytes that a database may hold, and the folder in which the rest lies, in one of its own, until it is closed.
 
     None: DuckDB's own limit, 80 % of the memory that the process may use; and its own folder, `.tmp`.
