@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.data.lake.store import Store
+from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runtime.kept_workers import keeping_workers, kept_workers
+from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from tests.patience import runs, until
 
@@ -37,6 +40,7 @@ def test_a_worker_goes_on_in_the_next_run_as_a_new_one_and_writes_to_its_log(tmp
     before = (tmp_path / "a" / "test.log").read_text()
     with pool(tmp_path / "b") as workers:
         assert do(workers, "count") == {"count": 1, "pid": first["pid"]}  # nothing is warm in it
+        assert do(workers, "where") == {"logs": str(tmp_path / "b"), "pid": first["pid"]}
         with pytest.raises(StageError, match=f"no such thing; see {tmp_path}/b/test.log"):
             do(workers, "raise")
     assert "ValueError: no such thing" in (tmp_path / "b" / "test.log").read_text()
@@ -105,3 +109,15 @@ def test_one_that_was_killed_meanwhile_is_replaced(tmp_path: Path) -> None:
     os.kill(first, 9)
     with pool(tmp_path) as workers:
         assert do(workers, "count")["pid"] != first
+
+
+@pytest.mark.parametrize("had_a_turn", [False, True])
+def test_after_a_turn_on_a_gpu_none_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, had_a_turn: bool) -> None:
+    run = Journal(tmp_path / "run")
+    with pool(tmp_path) as workers:
+        session = Session(Store(tmp_path / "lake"), run, workers, seed=0)
+        monkeypatch.setattr(session.gpu, "_taken", had_a_turn)
+        first = do(workers, "count")["pid"]
+        session.close()
+    with pool(tmp_path) as workers:
+        assert (do(workers, "count")["pid"] == first) is not had_a_turn

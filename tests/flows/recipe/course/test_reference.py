@@ -79,6 +79,15 @@ def test_rounds_that_a_guard_undid_count_with_the_policy_that_it_went_back_to() 
     assert session.references == references(0, 0, 1, 1, 1, 4)
 
 
+def test_rounds_whose_rollouts_were_refused_as_they_were_made_ahead_keep_the_reference() -> None:
+    guard = {"metric": "reward/mean", "min": 0.1, "then": "back", "times": 2, "changes": {"update.lr": 3e-5}}
+    plan = recipe([guard], rounds=4, update={**KL, "max_age": 1}, overlap=1)
+    session = Held([0.5] * 9, reward={1: 0.5, 2: 0.0, 3: 0.0, 4: 0.5})
+    train(session, plan, START)  # pyright: ignore[reportArgumentType] - has no store
+    assert session.updates[4][0] == policy_after(1)  # the second time back is at round 2, which was not learned
+    assert session.references == {1: policy_after(0), 4: policy_after(0)}
+
+
 @pytest.mark.parametrize(
     ("reference", "kept"),
     [
