@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradus.data.schedules.curves import cosine, linear, steps
 from gradus.data.schedules.progress import Progress, ScheduleError
-from gradus.data.schedules.signals import by_metric
+from gradus.data.schedules.signals import by_metric, by_target, history_mean
 
 NUMBERS = st.floats(-1e6, 1e6, allow_nan=False)
 
@@ -45,6 +45,26 @@ def test_by_metric_follows_the_newest_value_within_its_band() -> None:
 
     assert [at(9.0, 0.1), at(0.2), at(0.3), at(0.6), at(5.0)] == pytest.approx([0.01, 0.01, 0.0075, 0.0, 0.0])
     assert at() == 0.01  # nothing is measured yet
+
+
+def test_history_mean_is_that_of_all_rounds_before() -> None:
+    now = Progress(4, metrics={"policy/entropy": (0.2, 0.4, 0.9)})
+    assert history_mean(now, metric="policy/entropy", scale=2.0) == pytest.approx(1.0)
+    assert history_mean(Progress(1), metric="policy/entropy", start=0.3) == 0.3
+
+
+def test_by_target_rises_while_the_metric_is_below_it_and_is_off_above() -> None:
+    def at(*entropy: float, gated: bool = True) -> float:
+        now = Progress(9, metrics={"policy/entropy": entropy})
+        return by_target(now, metric="policy/entropy", target=0.2, step=0.001, start=0.005, greatest=0.007, gated=gated)
+
+    # Skywork-OR1's numbers: 0.005 at first, 0.001 a step, target 0.2.
+    assert [at(), at(0.1), at(0.1, 0.1, 0.1)] == pytest.approx([0.005, 0.006, 0.007])
+    assert at(0.1, 0.3) == 0.0
+    assert at(0.1, 0.3, gated=False) == pytest.approx(0.005)
+    assert at(0.3, 0.3, 0.1) == pytest.approx(0.004)  # the number fell while it was off
+    assert at(*[0.3] * 9, 0.1) == pytest.approx(0.001)  # not below 0
+    assert at(0.2) == pytest.approx(0.004)  # at the target it is still on
 
 
 @pytest.mark.parametrize(
