@@ -27,16 +27,16 @@ def by_metric(now: Progress, *, metric: str, low: float, high: float, start: flo
 
 
 @component("schedule")
-def history_mean(now: Progress, *, metric: str, start: float = 0.0, scale: float = 1.0) -> float:
-    """Return `scale` times the mean of a metric over all rounds before; `start` before the first.
+def history_mean(now: Progress, *, metric: str, start: float = 0.0, least: float = 0.0) -> float:
+    """Return the mean of a metric over all rounds before, at least `least`; `start` before the first.
 
     Args:
         metric: Metric of a round, such as policy/entropy.
         start: Number of a round without a round before it that has the metric.
-        scale: Factor of the mean.
+        least: Lower bound of the mean.
     """
     values = now.metrics.get(metric, ())
-    return scale * sum(values) / len(values) if values else start
+    return max(least, sum(values) / len(values)) if values else start
 
 
 @component("schedule", paper="arXiv 2505.22312")

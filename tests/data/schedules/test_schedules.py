@@ -49,7 +49,8 @@ def test_by_metric_follows_the_newest_value_within_its_band() -> None:
 
 def test_history_mean_is_that_of_all_rounds_before() -> None:
     now = Progress(4, metrics={"policy/entropy": (0.2, 0.4, 0.9)})
-    assert history_mean(now, metric="policy/entropy", scale=2.0) == pytest.approx(1.0)
+    assert history_mean(now, metric="policy/entropy") == pytest.approx(0.5)
+    assert history_mean(now, metric="policy/entropy", least=0.6) == 0.6
     assert history_mean(Progress(1), metric="policy/entropy", start=0.3) == 0.3
 
 
