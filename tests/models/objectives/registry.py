@@ -25,7 +25,6 @@ from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.parallel.sharding import mesh_of, shard, whole
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.state import TrainState
 from gradus.models.training.update import optimise
@@ -149,9 +148,9 @@ def with_carried(rows: Rows, needs: frozenset[str]) -> Rows:
     return whole_rows
 
 
-def _known(rows: Rows, needs: frozenset[str], ranks: Ranks) -> dict[str, Tensor]:
+def _known(rows: Rows, needs: frozenset[str]) -> dict[str, Tensor]:
     """What other models say of the tokens: an older policy of ratios to e^0.6, a reference, a teacher, a critic."""
-    own, generator = _own(ranks), torch.Generator().manual_seed(2)
+    own, generator = _own(), torch.Generator().manual_seed(2)
     size = len(own)
     found = {"old.logp": own + 0.2 * torch.randn(size, generator=generator)}
     teacher = torch.log_softmax(torch.randn(size, 20, generator=generator), -1)
@@ -164,32 +163,28 @@ def _known(rows: Rows, needs: frozenset[str], ranks: Ranks) -> dict[str, Tensor]
 
 
 @cache
-def policy(ranks: Ranks = ALONE) -> PreTrainedModel:
-    """A tiny policy, whole or divided among ranks."""
-    model = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=64, seed=0).model
-    mesh = mesh_of(ranks.num_ranks, torch.device("cpu"))
-    if mesh is not None:
-        shard(model, mesh, torch.float32)
-    return model
+def policy() -> PreTrainedModel:
+    """A tiny policy, which every rank holds whole; tests.models.training.parallel.test_ranks divides it."""
+    return new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=64, seed=0).model
 
 
 @cache
-def _own(ranks: Ranks) -> Tensor:
+def _own() -> Tensor:
     """The policy's own log-probs."""
-    return all_tokens(policy(ranks), rollouts(), Budget(10_000, ranks=ranks)).logp
+    return all_tokens(policy(), rollouts(), Budget(10_000)).logp
 
 
 def trained_by(name: str, micro_tokens: int, ranks: Ranks = ALONE) -> tuple[Tensor, dict[str, float]]:
     """The gradient of one step with a component, flat, and the step's metrics."""
     config = config_of(EVERY[name])
-    objective, budget, model = objective_of(config), Budget(micro_tokens, ranks=ranks), policy(ranks)
+    objective, budget, model = objective_of(config), Budget(micro_tokens, ranks=ranks), policy()
     rows = objective.with_advantages(with_carried(rollouts(), config.needs))
-    rows = rows.adding(of_tokens=_known(rows, config.needs, ranks))
+    rows = rows.adding(of_tokens=_known(rows, config.needs))
     state, found = TrainState(model, config, seed=1), list[Tensor]()
 
     def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
         grads = [each.grad for each in state.masters.values()]
-        found.append(torch.cat([whole(each).flatten().clone() for each in grads if each is not None]))
+        found.append(torch.cat([each.flatten().clone() for each in grads if each is not None]))
 
     state.adopt(config)
     state.optimizer.register_step_pre_hook(before_step)
