@@ -50,7 +50,7 @@ def by_target(
     greatest: float = 1.0,
     gated: bool = True,
 ) -> float:
-    """Raise a number by `step` after each round with the metric below `target`, lower it after each of the others.
+    """Raise a number by `step` after each round with the metric at most `target`, lower it after each of the others.
 
     The adaptive entropy coefficient of Skywork-OR1, arXiv 2505.22312: never below 0, and 0 while the metric is above
     the target (`gated`). Deviation: a bound above.
@@ -65,5 +65,5 @@ def by_target(
     """
     values, found = now.metrics.get(metric, ()), start
     for value in values:
-        found = min(greatest, max(0.0, found + (step if value < target else -step)))
+        found = min(greatest, max(0.0, found + (step if value <= target else -step)))
     return 0.0 if gated and values and values[-1] > target else found

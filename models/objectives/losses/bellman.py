@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import torch
 from annotated_types import Gt
 from torch import Tensor
 
@@ -30,9 +29,8 @@ def tbrm(rows: Rows, *, beta: Annotated[float, Gt(0.0)] = 0.002) -> tuple[Tensor
         beta: Strength of the KL regularisation that the Bellman equation is of.
     """
     sums = rows.row_sum(rows["now.logp"] - rows["reference.logp"])
-    first = rows.lengths.cumsum(0) - rows.lengths
-    filled = rows.lengths > 0
-    value = torch.zeros_like(sums).masked_scatter(filled, rows["now.logsumexp"][first[filled]])
-    gain = torch.zeros_like(sums).masked_scatter(filled, rows["advantage"][first[filled]])
-    residual = value + sums - gain / beta
-    return residual.square()[rows.row], {"bellman_residual": residual.detach()[rows.row]}
+    filled = (rows.lengths > 0).nonzero()[:, 0]
+    first = (rows.lengths.cumsum(0) - rows.lengths)[filled]
+    at_first = rows["now.logsumexp"].index_select(0, first) - rows["advantage"].index_select(0, first) / beta
+    residual = sums.index_add(0, filled, at_first).index_select(0, rows.row)
+    return residual.square(), {"bellman_residual": residual.detach()}

@@ -42,7 +42,7 @@ def entropy_band(
     if mean == 0.0:
         outside = entropy.detach().new_zeros(entropy.shape)
         return 0.0 * entropy, {"band_below_frac": outside, "band_above_frac": outside}
-    below, above = (low * mean - entropy).clamp_min(0.0), (entropy - high * mean).clamp_min(0.0)
+    below, above = (low * mean - entropy).relu(), (entropy - high * mean).relu()
     return below + above, {
         "band_below_frac": (below.detach() > 0).float(),
         "band_above_frac": (above.detach() > 0).float(),
