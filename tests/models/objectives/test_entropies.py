@@ -1,11 +1,16 @@
 """Terms on entropy and temperature by hand; an update by entropy alone, without a reward that differs."""
 
+import tomllib
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from transformers import PreTrainedModel
 
+from gradus.data.schedules.curves import linear
+from gradus.data.schedules.progress import Progress
+from gradus.flows.recipe.overlays import overlay_files
 from gradus.models.objectives.losses.entropies import dcpo, entropy_band, reinforce_at_1
 from gradus.models.objectives.losses.regularisers import entropy
 from gradus.models.objectives.rows import Rows
@@ -85,3 +90,24 @@ def test_one_shot_minimisation_is_a_term_that_needs_no_advantage() -> None:
     (term,) = config.objective
     assert term.loss.component.acts_without_advantage
     assert term.coefficient == -1.0
+
+
+def test_the_terms_of_t1_and_the_weight_of_grpo_d_are_what_their_overlays_say() -> None:
+    t1 = UpdateConfig.model_validate(overlay("t1"))
+    # L = L_clip + 0.001 KL(pi || average of the weights) - 0.001 H
+    assert [(term.loss.name, term.coefficient) for term in t1.objective] == [
+        ("clip", 1.0),
+        ("k3", 0.001),
+        ("entropy", 0.001),
+    ]
+    assert (t1.reference, t1.ema_decay, t1.loads_reference) == ("ema", 0.99, False)
+    given = overlay("grpo_d")["kl_coef"]
+    assert given.pop("schedule") == "linear"
+    # A third of the way after 33 of 99 rounds: 0.001 + 0.039 / 3.
+    found = [linear(Progress(index), **given) for index in (1, 34, 100, 500)]
+    assert found == pytest.approx([0.001, 0.014, 0.04, 0.04])
+
+
+def overlay(name: str) -> dict[str, Any]:
+    """The section `update` of an overlay."""
+    return tomllib.loads(overlay_files()[name].read_text(encoding="utf-8"))["update"]
