@@ -61,7 +61,7 @@ def by_target(
         step: Change of the number a round.
         start: Number of the first round.
         greatest: Upper bound of the number.
-        gated: Return 0 while the newest value is above the target; the steps of the number go on.
+        gated: Return 0 while the newest value is above the target. The number itself is changed further.
     """
     values, found = now.metrics.get(metric, ()), start
     for value in values:
