@@ -119,8 +119,8 @@ def sspo(
     """
     part = _parts(rows)
     entropy = rows["now.entropy"].detach()
-    mean = rows.row_mean(entropy)[rows.row].clamp_min(torch.finfo(entropy.dtype).tiny)
-    factor = (_part_mean(rows, part, entropy) / mean).clamp(1 / spread, spread)
+    mean = rows.row_mean(entropy)[rows.row]
+    factor = torch.where(mean > 0, _part_mean(rows, part, entropy) / mean, 1.0).clamp(1 / spread, spread)
     log_ratio = _part_mean(rows, part, rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     return surrogate(log_ratio.exp(), rows["advantage"], clip_low * factor, clip_high * factor)
 

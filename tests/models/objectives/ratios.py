@@ -37,7 +37,7 @@ def view(
     none = torch.zeros(0, dtype=torch.int64)
     found = {"marks.sentence": Marks(none, none, none, none.double(), none.numpy()) if marks is None else marks}
     sizes = torch.tensor([len(ratios)] if lengths is None else lengths)
-    return Rows({}, of_tokens, sizes, None if mask is None else torch.tensor(mask), found), now
+    return Rows({}, of_tokens, sizes, None if mask is None else torch.tensor(mask, dtype=torch.bool), found), now
 
 
 def logs(ratios: Sequence[float]) -> list[float]:
