@@ -63,8 +63,8 @@ def llds(rows: Rows) -> tuple[Tensor, Metrics]:
     """LLDS: L_t = max(0, log pi_old,t - log pi_t) in completions with A >= 0 that became less likely as a whole.
 
     On GRPO Collapse in Search-R1, arXiv 2512.04220: a term beside a policy loss, which charges the tokens that lost
-    probability. The gate, sum_t (log pi_old - log pi) > 0, carries no gradient. Metric: displaced_frac, the tokens of
-    such completions.
+    probability. The gate, sum_t (log pi_old - log pi) > 0, carries no gradient. As in the authors' code with its gate
+    of responses and without that of final answers. Metric: displaced_frac, the tokens of such completions.
     """
     fall = rows["old.logp"] - rows["now.logp"]
     gate = (rows.row_sum(fall.detach()) > 0)[rows.row] & (rows["advantage"] >= 0)

@@ -73,7 +73,7 @@ def gmpo(
 ) -> tuple[Tensor, Metrics]:
     """GMPO: L_t = -A_t exp(mean_t m_t), m_t = sgn(A) min(sgn(A) l_t, sgn(A) clamp(l_t, -low, high)), l = log ratio.
 
-    Geometric-Mean Policy Optimization, arXiv 2507.20673, eq. 4: tokens are clipped first, on the side that `clip` does,
+    Geometric-Mean Policy Optimization, arXiv 2507.20673: tokens are clipped first, on the side that `clip` does,
     then their geometric mean is the ratio of the completion, over its counted tokens. Metrics as of `clip`.
     Deviation: see MAX_LOG_RATIO.
 

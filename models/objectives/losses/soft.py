@@ -18,7 +18,7 @@ def sapo(
 ) -> tuple[Tensor, Metrics]:
     """SAPO: L_t = -f(rho_t) A_t, f(x) = 4 / tau sigmoid(tau (x - 1)), rho_t = exp(logp - logp_old).
 
-    Soft Adaptive Policy Optimization, arXiv 2511.20347, eq. 5 to 7: a gate in the place of the clip, whose gradient
+    Soft Adaptive Policy Optimization, arXiv 2511.20347: a gate in the place of the clip, whose gradient
     4 sigma (1 - sigma) rho A is that of REINFORCE at rho = 1 and fades with the distance. tau is tau_positive for
     A > 0, else tau_negative. Metrics: gate_mean, the mean of 4 sigma (1 - sigma), and ratio_max.
     Deviation: see MAX_LOG_RATIO.

@@ -27,7 +27,8 @@ def exp_advantage(rows: Rows, *, temperature: Annotated[float, Gt(0.0)] = 1.0) -
 def without_outliers(rows: Rows, *, sigmas: Annotated[float, Gt(0.0)] = 3.0) -> tuple[Tensor, Metrics]:
     """Weigh tokens 0 whose advantage is an outlier: |A_t - mean| > sigmas std, over the counted tokens of the step.
 
-    StableReinforce's advantage filter, arXiv 2505.02835 (3 sigma); the std has ddof 0. All others weigh 1.
+    StableReinforce's advantage filter, arXiv 2505.02835 (3 sigma); the std has ddof 0. All others weigh 1. Deviation:
+    advantages are not replaced by their standardised values, as the authors' code does.
     Metric: outlier_frac, the tokens left out.
 
     Args:

@@ -37,6 +37,15 @@ def test_delta_l_weighs_short_completions_more() -> None:
     assert delta_l(MASKED, alpha=1.0)[MASKED.mask].tolist() == pytest.approx([1 / 3, 1 / 3, 2 / 3])
 
 
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=5), st.floats(0, 1))
+def test_delta_l_is_the_form_of_its_code(lengths: list[int], alpha: float) -> None:
+    # Authors' code: (L / mean L)^-alpha over its mean, beside a mean over completions and M places.
+    relative = [(each * len(lengths) / sum(lengths)) ** -alpha for each in lengths]
+    expected = [each * len(lengths) / sum(relative) / (len(lengths) * 9) for each in relative]
+    found = delta_l(rows(lengths, [0] * len(lengths)), alpha=alpha, length_tokens=9)
+    assert found.tolist() == pytest.approx([w for w, n in zip(expected, lengths, strict=True) for _ in range(n)])
+
+
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_special_cases_are_the_other_aggregations(lengths: list[int]) -> None:
     alone = rows(lengths, list(range(len(lengths))))
