@@ -22,11 +22,11 @@ def dual_clip(
 ) -> tuple[Tensor, Metrics]:
     """Clipped surrogate (see `clip`) of a bounded ratio: r_t = clamp(rho_t, floor, cap) in the place of rho_t.
 
-    Dual-clip PPO, arXiv 1912.09729: with A < 0 the surrogate is at least cap A, so that a token whose ratio
-    exploded has no gradient; max(min(rho A, clip(rho) A), cap A) is the same as bounding rho. So is the cap of
-    MM-Eureka (arXiv 2503.07365, its released loss: cap = 3) and, with floor = 1e-3 and cap = 1e3, the Pre-CLIP of
-    StableReinforce (arXiv 2505.02835, its released loss), which bounds log rho. Metrics of `clip`, and bounded_frac: tokens that lose
-    their gradient to floor or cap. Deviation: see MAX_LOG_RATIO.
+    Dual-clip PPO, arXiv 1912.09729: with A < 0 the surrogate is at least cap A, so that a token whose ratio exploded
+    has no gradient; max(min(rho A, clip(rho) A), cap A) is the same as bounding rho. So are the cap of MM-Eureka (arXiv
+    2503.07365: cap = 3) and the Pre-CLIP of StableReinforce (arXiv 2505.02835: floor = 1e-3, cap = 1e3), both by their
+    released losses. Metrics of `clip`, and bounded_frac: tokens that lose their gradient to floor or cap.
+    Deviation: see MAX_LOG_RATIO.
 
     Args:
         clip_low: Ratio floor of the clip is 1 - clip_low.
