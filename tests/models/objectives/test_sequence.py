@@ -129,6 +129,8 @@ def test_sspo_clips_sentences_by_their_entropy() -> None:
     assert loss[:5].tolist() == pytest.approx([-first, -first, -1.1, -math.exp(-0.1), math.exp(0.2)])
     assert gradient(loss, now, view_.mask) == pytest.approx([-first, -first, 0, -math.exp(-0.1), math.exp(0.2), 0])
     assert metrics["clip_frac_high"][:5].tolist() == [0, 0, 1, 0, 0]
+    turned = sspo(view_.select(torch.tensor([1, 0])), clip_low=0.1, clip_high=0.2, spread=2.0)[0]
+    assert turned.tolist() == pytest.approx([*loss[4:].tolist(), *loss[:4].tolist()])
     narrow = sspo(view_, clip_low=0.1, clip_high=0.2, spread=1.0)[0]
     assert narrow[:3].tolist() == pytest.approx([-1.2, -1.2, -1.2])
 
