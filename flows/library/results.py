@@ -22,7 +22,7 @@ from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.attempt import read_report
 
 if TYPE_CHECKING:
-    from gradus.data.scaling import Sigmoid
+    from gradus.tasks.inspect.comparing.scaling import Sigmoid
     from gradus.tasks.inspect.reasons import Explained
 
 _NAMES = {"champion": "best", "newest": "newest"}
@@ -115,7 +115,7 @@ class Run:
         `.asymptote` is what the run approaches, `.at(tokens)` the rate at a compute. A suite is named if there are
         several. Evaluations before the first round and after four rounds at least are needed.
         """
-        from gradus.data.scaling import MIN_POINTS, fit_sigmoid  # SciPy
+        from gradus.tasks.inspect.comparing.scaling import MIN_POINTS, fit_sigmoid  # SciPy
 
         rows = [row for row in self.evaluations().to_pylist() if row["pass_at_1"] is not None]
         suites = dict.fromkeys(row["suite"] for row in rows)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
-from gradus.models.objectives.losses.bounded import surrogate
+from gradus.models.objectives.losses.surrogates import surrogate
 from gradus.models.objectives.rows import Rows
 
 

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from gradus.data.errors import UsageError
-from gradus.data.scaling import Sigmoid
 from gradus.flows.library import results
 from gradus.flows.library.results import Run
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.scaling import Sigmoid
 
 CURVE = Sigmoid(0.3, 0.7, 1.5, 2500.0)
 TOKENS = {1: 1000, 2: 1000, 3: 2000, 4: 2000, 5: 2000, 6: 4000}

@@ -7,13 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.models.objectives.losses.bounded import dual_clip
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.losses.linear import reinforce
-from gradus.models.objectives.losses.penalised import opmd
 from gradus.models.objectives.losses.sequence import gmpo, gspo, gspo_token, sspo
-from gradus.models.objectives.losses.soft import cpgd, sapo, standardised
-from gradus.models.objectives.losses.weighted import cispo, dppo, rec, topr, vespo
+from gradus.models.objectives.losses.surrogates import cpgd, dual_clip, sapo, standardised
+from gradus.models.objectives.losses.weighted import cispo, dppo, opmd, rec, topr, vespo
 from tests.models.objectives.ratios import Loss, gradient, view
 
 LOSSES: list[Loss] = [

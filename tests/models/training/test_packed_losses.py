@@ -10,12 +10,10 @@ from torch import Tensor
 
 from gradus.models.objectives.aggregations.lengths import delta_l, prompt_mean, sequence_sum
 from gradus.models.objectives.aggregations.means import sequence_mean, token_mean
-from gradus.models.objectives.losses.bounded import dual_clip
 from gradus.models.objectives.losses.clipped import clip
-from gradus.models.objectives.losses.penalised import asymre, llds, opmd
 from gradus.models.objectives.losses.sequence import gmpo, gspo_token
-from gradus.models.objectives.losses.soft import cpgd, sapo, standardised
-from gradus.models.objectives.losses.weighted import cispo, dppo, rec, topr, vespo
+from gradus.models.objectives.losses.surrogates import cpgd, dual_clip, sapo, standardised
+from gradus.models.objectives.losses.weighted import asymre, cispo, dppo, llds, opmd, rec, topr, vespo
 from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.weights.by_advantage import exp_advantage, without_outliers
 from tests.models.training.test_update import SETTINGS, gradients, parameters, rollouts, train_state, trained
