@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
+import numpy as np
 import pyarrow as pa
 
 from gradus.data.errors import UsageError
@@ -21,6 +22,7 @@ from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.attempt import read_report
 
 if TYPE_CHECKING:
+    from gradus.tasks.inspect.comparing.scaling import Sigmoid
     from gradus.tasks.inspect.reasons import Explained
 
 _NAMES = {"champion": "best", "newest": "newest"}
@@ -30,6 +32,10 @@ select round, purpose, count(distinct (rollouts_artifact, problem_id, group_id))
     avg(correct::int) as correct, avg(reward) as reward, count(*) filter (hint_level > 0) as hinted,
     avg(completion_tokens) as tokens
 from samples group by round, purpose order by round, purpose
+"""
+_SPENT = """
+select round, sum(completion_tokens) as tokens
+from samples where round > 0 and not starts_with(purpose, 'eval') group by round order by round
 """
 _EVALUATIONS = pa.schema(
     [
@@ -101,6 +107,28 @@ class Run:
         """Return a row for each evaluation: pass@1 of a suite after a round, with its interval; round 0 is before."""
         rows = [_evaluation(self.home, row) for row in self._last if row["stage"] == "evaluate"]
         return pa.Table.from_pylist(rows, schema=_EVALUATIONS).sort_by([("round", "ascending"), ("suite", "ascending")])
+
+    @call
+    def scaling(self, suite: str = "") -> "Sigmoid":
+        """Return the sigmoid of pass@1 over the completion tokens sampled for training (ScaleRL, arXiv 2510.13786).
+
+        `.asymptote` is what the run approaches, `.at(tokens)` the rate at a compute. A suite is named if there are
+        several. Evaluations before the first round and after four rounds at least are needed.
+        """
+        from gradus.tasks.inspect.comparing.scaling import MIN_POINTS, fit_sigmoid  # SciPy
+
+        rows = [row for row in self.evaluations().to_pylist() if row["pass_at_1"] is not None]
+        suites = dict.fromkeys(row["suite"] for row in rows)
+        if (suite and suite not in suites) or (not suite and len(suites) > 1):
+            raise UsageError(f"run {self.name} has the suites {', '.join(suites)}", hint="name one: run.scaling(suite)")
+        rows = [row for row in rows if row["suite"] == (suite or next(iter(suites)))]
+        if len(rows) < MIN_POINTS or rows[0]["round"]:
+            counted = f"{len(rows)} evaluations, the first of round {rows[0]['round']}" if rows else "no evaluation"
+            why = f"a curve needs {MIN_POINTS}, the first before the first round"
+            raise UsageError(f"run {self.name} has {counted}: {why}", hint="train more rounds, or set evaluate.every=1")
+        spent = _asked(self.home, _SPENT, self.name).to_pylist()
+        compute = [float(sum(each["tokens"] for each in spent if each["round"] <= row["round"])) for row in rows]
+        return fit_sigmoid(np.array(compute), np.array([row["pass_at_1"] for row in rows]))
 
     @call
     def artifact(self, stage: str, *, round: int = 0, purpose: str = "train") -> Artifact:

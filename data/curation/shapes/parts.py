@@ -1,13 +1,16 @@
-"""Shapes of the parts of answers: wrong ones are marked by votes, verdicts on chunks are rewarded."""
+"""Shapes of the parts of answers: sentences and wrong steps are marked, verdicts on chunks are rewarded."""
 
+import re
 from collections import Counter
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Lt
 
-from gradus.components import component
+from gradus.components import REGEX, component
+from gradus.components.rows import tokens_of
 from gradus.data.curation.batch import BatchRows
 
 
@@ -73,3 +76,23 @@ def right_about_chunks(
     good = value > 0 if label == "absolute" else value / (before + eps) > ratio
     right = (rows["reward"] == good).astype(np.float64)
     return {"reward": np.where(np.isnan(value), np.nan, right), "good_chunks": good.astype(np.float64)}
+
+
+@component("shape", paper="arXiv 2511.04256", needs=("completion", "token_starts", "token_ends"))
+def sentences(rows: BatchRows, *, end: Annotated[str, REGEX] = r"[.!?;:](?=\s)|\n+") -> Mapping[str, Any]:
+    """Mark every sentence of each completion as `sentence`, for losses of sentences (SSPO).
+
+    SSPO (arXiv 2511.04256). A sentence runs to the end of the next match; a token that belongs to two belongs to the
+    first. Completions of text alone have none.
+
+    Args:
+        end: Regular expression of the ends of sentences.
+    """
+    found = re.compile(end)
+    marks: list[list[dict[str, Any]]] = []
+    for text, starts, ends in zip(rows["completion"], rows["token_starts"], rows["token_ends"], strict=True):
+        places = sorted({match.end() for match in found.finditer(text or "")}) if len(starts) else []
+        behind = [*(tokens_of(starts, ends, 0, place)[1] for place in places), len(starts)]
+        edges = sorted({0, *behind})
+        marks.append([{"name": "sentence", "start": a, "end": b} for a, b in pairwise(edges)])
+    return {"marks": marks, "sentences": np.array([len(each) for each in marks], dtype=np.float64)}

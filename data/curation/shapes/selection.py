@@ -33,6 +33,25 @@ def pods(rows: Rows, *, frac: Annotated[float, Gt(0.0), Le(1.0)] = 0.25) -> Mapp
     return {"taken": taken, "reason": "others of its group have rewards of a larger variance"}
 
 
+@component("shape", paper="arXiv 2509.24203", needs=("group", "reward"))
+def drop_surplus(rows: Rows, rng: np.random.Generator) -> Mapping[str, Any]:
+    """Leave out rows below the mean reward of their group, by lot, until they are no more than the others (RED-Drop).
+
+    RED-Drop (arXiv 2509.24203), as in its code; advantages are those of the rows left. Rows without a reward count
+    nowhere and stay.
+    """
+    reward, by = rows["reward"], rows.by("group")
+    known = ~np.isnan(reward)
+    below = known & by.varied(reward) & (reward < by.mean(reward))
+    room = by.sum((known & ~below).astype(np.float64))
+    left = below & (by.rank(np.where(below, rng.random(rows.num_rows), np.nan)) >= room)
+    return {
+        "taken": ~left,
+        "reason": "as many rows of its group as are above the mean reward are below it",
+        "surplus_frac": left,
+    }
+
+
 @component("shape", needs=("group", "sample"))
 def best(rows: Rows, *, column: str = "reward") -> Mapping[str, Any]:
     """Take the row of each group that is highest in a column (best-of-N); of equal ones that of the lowest sample.

@@ -1,4 +1,4 @@
-"""The clipped surrogate on the ratio of a whole completion: GSPO."""
+"""The clipped surrogate on the ratio of a completion or of its sentences: GSPO and its token form, GMPO, SSPO."""
 
 from typing import Annotated
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
+from gradus.models.objectives.losses.surrogates import surrogate
 from gradus.models.objectives.rows import Rows
 
 
@@ -41,3 +42,104 @@ def gspo(
         "ratio_mean": of_token,
         "ratio_max": of_token,
     }
+
+
+@component("loss", paper="arXiv 2507.18071", needs=("now.logp", "old.logp", "advantage"))
+def gspo_token(
+    rows: Rows,
+    *,
+    clip_low: Annotated[float, Ge(0.0)] = 3e-4,
+    clip_high: Annotated[float, Ge(0.0)] = 4e-4,
+) -> tuple[Tensor, Metrics]:
+    """GSPO-token: L_t = -min(s_t A_t, b_t A_t), s_t = sg(s_i) pi_t / sg(pi_t), s_i the ratio of `gspo`.
+
+    Group Sequence Policy Optimization, arXiv 2507.18071, section 4.3: the value of the completion's ratio with the
+    gradient of the token's own log-prob, so that tokens may differ in advantage and in weight. With one advantage a
+    completion its gradient under `sequence_mean` is that of `gspo`. Metrics as of `clip`. Deviation: see MAX_LOG_RATIO.
+
+    Args:
+        clip_low: Ratio floor is 1 - clip_low (the paper's 3e-4).
+        clip_high: Ratio ceiling is 1 + clip_high (the paper's 4e-4).
+    """
+    now = rows["now.logp"]
+    log_ratio = rows.row_mean((now - rows["old.logp"]).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)[rows.row]
+    return surrogate((log_ratio + now - now.detach()).exp(), rows["advantage"], clip_low, clip_high)
+
+
+@component("loss", paper="arXiv 2507.20673", needs=("now.logp", "old.logp", "advantage"), mean_over="row")
+def gmpo(
+    rows: Rows,
+    *,
+    log_low: Annotated[float, Ge(0.0)] = 0.4,
+    log_high: Annotated[float, Ge(0.0)] = 0.4,
+) -> tuple[Tensor, Metrics]:
+    """GMPO: L_t = -A_t exp(mean_t m_t), m_t = sgn(A) min(sgn(A) l_t, sgn(A) clamp(l_t, -low, high)), l = log ratio.
+
+    Geometric-Mean Policy Optimization, arXiv 2507.20673: tokens are clipped first, on the side that `clip` does,
+    then their geometric mean is the ratio of the completion, over its counted tokens. Metrics as of `clip`.
+    Deviation: see MAX_LOG_RATIO.
+
+    Args:
+        log_low: Ratio floor of a token is exp(-log_low).
+        log_high: Ratio ceiling of a token is exp(log_high).
+    """
+    advantage = rows["advantage"]
+    log_ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    bounded = torch.where(advantage > 0, log_ratio.clamp(max=log_high), log_ratio.clamp(min=-log_low))
+    ratio = rows.row_mean(bounded).exp()[rows.row]
+    given = log_ratio.detach()
+    return -ratio * advantage, {
+        "clip_frac_low": ((given < -log_low) & (advantage < 0)).float(),
+        "clip_frac_high": ((given > log_high) & (advantage > 0)).float(),
+        "ratio_mean": ratio.detach(),
+        "ratio_max": given.exp(),
+    }
+
+
+@component(
+    "loss", paper="arXiv 2511.04256", needs=("now.logp", "old.logp", "now.entropy", "advantage", "marks.sentence")
+)
+def sspo(
+    rows: Rows,
+    *,
+    clip_low: Annotated[float, Ge(0.0)] = 0.04,
+    clip_high: Annotated[float, Ge(0.0)] = 0.05,
+    spread: Annotated[float, Ge(1.0)] = 2.0,
+) -> tuple[Tensor, Metrics]:
+    """SSPO: L_t = -min(s_k A_t, clamp(s_k, 1 - low_k, 1 + high_k) A_t), s_k of the sentence.
+
+    Subsentence-level Policy Optimization, arXiv 2511.04256: s_k = exp(mean of the log ratios of sentence k), so that an
+    outlier clips its own sentence alone. The bounds grow with the sentence's mean entropy H_k: low_k = low f_k,
+    f_k = clamp(H_k / mean of H over the completion, 1 / spread, spread), a guess like the bounds themselves. Sentences
+    are the marks `sentence` (the shape `sentences`); tokens between two marks are a sentence of their own.
+    Metrics as of `clip`. Deviation: see MAX_LOG_RATIO.
+
+    Args:
+        clip_low: Ratio floor is 1 - clip_low for a sentence of mean entropy.
+        clip_high: Ratio ceiling is 1 + clip_high for a sentence of mean entropy.
+        spread: Factor by which entropy widens or narrows the bounds at most; 1 leaves them as they are.
+    """
+    part = _parts(rows)
+    entropy = rows["now.entropy"].detach()
+    mean = rows.row_mean(entropy)[rows.row]
+    factor = torch.where(mean > 0, _part_mean(rows, part, entropy) / mean, 1.0).clamp(1 / spread, spread)
+    log_ratio = _part_mean(rows, part, rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return surrogate(log_ratio.exp(), rows["advantage"], clip_low * factor, clip_high * factor)
+
+
+def _parts(rows: Rows) -> Tensor:
+    """Return the number of the marked sentence of each token, (M,) int64; another begins behind the end of a mark."""
+    marks = rows.marks("sentence")
+    first = (rows.lengths.cumsum(0) - rows.lengths)[marks.row]
+    begins = torch.zeros(len(rows.row) + 1, dtype=torch.int64)
+    for place in (first + marks.start, first + marks.end, torch.nonzero(rows.position == 0)[:, 0]):
+        begins[place] = 1
+    return begins[:-1].cumsum(0) - 1
+
+
+def _part_mean(rows: Rows, part: Tensor, values: Tensor) -> Tensor:
+    """Return the mean over the counted tokens of each token's part, (M,); 0 for a part without any."""
+    num = int(part.max()) + 1 if len(part) else 0
+    total = values.new_zeros(num).index_add(0, part, torch.where(rows.mask, values, 0.0))
+    count = values.new_zeros(num).index_add(0, part, rows.mask.to(values.dtype))
+    return (total / count.clamp_min(1))[part]

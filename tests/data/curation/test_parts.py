@@ -11,7 +11,7 @@ from gradus.components.rows import Marks
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.round import round_of
-from gradus.data.curation.shapes.parts import wrong_steps
+from gradus.data.curation.shapes.parts import sentences, wrong_steps
 from gradus.data.curation.uses import LEARN
 from gradus.data.curation.waves.critical import lines, step_critiques
 from gradus.data.lake.schema import SCORES
@@ -109,3 +109,26 @@ def test_the_advantage_of_a_token_is_its_reward_over_those_of_the_group() -> Non
     assert capo(rows, std_eps=0.0)[mask].tolist() == pytest.approx(expected)
     none = rows.adding({"reward": torch.zeros(2, dtype=torch.float64)})
     assert capo(none, process=0.0).tolist() == [0] * 5
+
+
+def test_sentences_cover_the_tokens_of_a_completion() -> None:
+    # Tokens of "I add. 2 + 2", "Then" and so on by their characters; the end of the first lies inside a token, which
+    # belongs to the first sentence; "1.5" and an abbreviation's last stop without a space end none.
+    text = "I add. So 1.5\n\nThen 3."
+    starts, ends = [0, 1, 5, 9, 13, 15, 19], [1, 5, 9, 13, 15, 19, 22]
+    rows = BatchRows(
+        pa.table(
+            {
+                "completion": [text, None, "a. b", "no end"],
+                "token_starts": pa.array([starts, None, None, [0, 3]], pa.list_(pa.int64())),
+                "token_ends": pa.array([ends, None, None, [3, 6]], pa.list_(pa.int64())),
+            }
+        )
+    )
+    found = sentences(rows)
+    places = [[(mark["start"], mark["end"]) for mark in each] for each in found["marks"]]
+    assert places == [[(0, 3), (3, 5), (5, 7)], [], [], [(0, 2)]]
+    assert {mark["name"] for each in found["marks"] for mark in each} == {"sentence"}
+    assert found["sentences"].tolist() == [3, 0, 0, 1]
+    by_lines = sentences(rows, end=r"\n+")["marks"][0]
+    assert [(mark["start"], mark["end"]) for mark in by_lines] == [(0, 5), (5, 7)]

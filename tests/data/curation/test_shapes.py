@@ -16,7 +16,7 @@ from gradus.data.curation.shapes.gates import band, hpt
 from gradus.data.curation.shapes.graded import measured
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
-from gradus.data.curation.shapes.selection import best, majority, most_varied, pods
+from gradus.data.curation.shapes.selection import best, drop_surplus, majority, most_varied, pods
 
 NAN = np.nan
 
@@ -187,3 +187,17 @@ def test_win_rate_by_hand() -> None:
     assert win_rate(rows)["reward"].tolist() == pytest.approx([0.5, 0.0, 1.0, NAN], nan_ok=True)
     alone = BatchRows(pa.table({"rollout_id": ["a"], "reward": [1.0]}))
     assert np.isnan(win_rate(alone)["reward"]).all()
+
+
+def test_red_drop_leaves_as_many_rows_below_the_mean_as_above() -> None:
+    # One of four right, so one of three wrong stays; more right than wrong; all equal; a row without reward.
+    reward = np.array([1, 0, 0, 0, 1, 1, 0, 0.5, 0.5, 3, 1, 1, 1, NAN])
+    group = np.array([0] * 4 + [1] * 3 + [2] * 2 + [3] * 5)
+    kept: set[tuple[int, ...]] = set()
+    for seed in range(20):
+        found = drop_surplus(Rows({"group": group, "reward": reward}), np.random.default_rng(seed))
+        taken = found["taken"]
+        assert [int(taken[group == number].sum()) for number in range(4)] == [2, 3, 2, 3]
+        assert taken[[0, 9, 13]].all()
+        kept.add(tuple(np.flatnonzero(taken[:4]).tolist()))
+    assert kept == {(0, 1), (0, 2), (0, 3)}  # by lot
