@@ -9,7 +9,9 @@ from torch import Tensor
 from gradus.components import component
 from gradus.models.objectives.losses import Metrics
 from gradus.models.objectives.ragged import offsets
-from gradus.models.objectives.rows import Rows
+from gradus.models.objectives.rows import Groups, Rows
+
+_SMALL = 1e-8
 
 
 @component("weight", paper="arXiv 2508.03772", needs=("reward", "group", "tokens"))
@@ -37,6 +39,25 @@ def gtpo(rows: Rows, *, conflict: Annotated[float, Ge(0.0)] = 2.0) -> tuple[Tens
     either = starts | ends
     number = rows.row_sum(either.double()).clamp_min(1.0)
     return (weight / number[rows.row]).float(), {"conflict_frac": either.float()}
+
+
+@component("weight", paper="arXiv 2505.24718", needs=("group", "divergence.tokens"))
+def tw_grpo(rows: Rows, *, most: Annotated[float, Ge(1.0)] = 1.7) -> tuple[Tensor, Metrics]:
+    """TW-GRPO: weigh the places more at which a group disagrees: w_t = 1 + (most - 1) (D_t - min D) / (max D - min D).
+
+    D_t is the group's divergence at the place, of the measure `divergence`; min and max are those of the group.
+    TW-GRPO, arXiv 2505.24718, as in the authors' code (grpo_trainer.py; 1e-8 is added to the divisor; 1.7 is that of
+    their script). 1 where nothing is measured. Metric: divergence_mean.
+
+    Args:
+        most: Weight of the place of largest divergence.
+    """
+    value = rows["divergence.tokens"].double()
+    groups = Groups(rows.by("group").of[rows.row])
+    counted = torch.where(rows.mask, value, torch.nan)
+    least, largest = -groups.max(-counted), groups.max(counted)
+    share = ((value - least) / (largest - least + _SMALL)).clamp(0, 1).nan_to_num(0.0)
+    return (1 + (most - 1) * share).float(), {"divergence_mean": value.nan_to_num(0.0).float()}
 
 
 def _shared(rows: Rows, place: Tensor, above: Tensor, below: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""GTPO's conflict tokens by hand, and against their definition token by token."""
+"""Conflict tokens by hand and against their definition token by token; places of disagreement by hand."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.models.objectives.rows import Rows
-from gradus.models.objectives.weights.conflicts import gtpo
+from gradus.models.objectives.weights.conflicts import gtpo, tw_grpo
 
 
 def rows(rewards: list[float], groups: list[int], texts: list[list[int]]) -> Rows:
@@ -69,3 +69,14 @@ def test_the_weights_are_those_of_the_definition(data: Any) -> None:
         number = max(1, sum(one or other for one, other in both))
         expected += [factor ** (one + other) / number if one or other else 1 / number for one, other in both]
     assert gtpo(rows(rewards, groups, texts), conflict=3.0)[0].tolist() == pytest.approx(expected)
+
+
+def test_places_of_disagreement_weigh_more_by_hand() -> None:
+    # Group 0 has D = 1, 3, 2 and 1, 3; a masked 9 counts nowhere, and group 1 has one value alone.
+    nan = float("nan")
+    values = torch.tensor([1.0, 3.0, 2.0, 1.0, 3.0, 9.0, 5.0, 5.0, nan])
+    mask = torch.tensor([True] * 5 + [False] + [True] * 3)
+    step = Rows({"group": torch.tensor([0, 0, 1, 2])}, {"divergence.tokens": values}, torch.tensor([3, 3, 2, 1]), mask)
+    weight, metrics = tw_grpo(step, most=1.5)
+    assert weight.tolist() == pytest.approx([1, 1.5, 1.25, 1, 1.5, 1.5, 1, 1, 1])
+    assert metrics["divergence_mean"].tolist() == [1, 3, 2, 1, 3, 9, 5, 5, 0]
