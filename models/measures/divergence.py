@@ -53,10 +53,10 @@ def _divergences(ids: Sequence[Floats | Ints], logp: Sequence[Floats | Ints], k:
     for answer, (own, likely) in enumerate(zip(ids, logp, strict=True)):
         token[: len(own), answer], known[: len(own), answer] = own, likely
         there[: len(own), answer] = True
-    place, flat = np.arange(num)[:, None], token.reshape(num, -1)
+    place, flat = np.arange(num)[:, None], token.reshape(num, answers * k)
     column = _numbered(flat)
     table = np.repeat(known.min(-1)[:, None], int(column.max(initial=0)) + 1, axis=1)  # (P, tokens, answers)
-    table[place, column, np.repeat(np.arange(answers), k)] = known.reshape(num, -1)
+    table[place, column, np.repeat(np.arange(answers), k)] = known.reshape(num, answers * k)
     real = np.zeros(table.shape[:2], dtype=np.bool_)
     real[place, column] = flat >= 0
     count = there.sum(1)
