@@ -80,7 +80,8 @@ def test_the_test_of_ktae_is_that_of_scipy(right: int, wrong: int, data: Any) ->
     texts = [[1] if n < a else [2] for n in range(right)] + [[1] if n < b else [2] for n in range(wrong)]
     step = rows([1.0] * right + [0.0] * wrong, [0] * (right + wrong), texts)
     found = ktae(step, gain=0.0, frequency=False) - grpo(step, std_eps=1e-6)[step.row]
-    p = fisher_exact([[a, b], [right - a, wrong - b]]).pvalue
+    found_p: Any = fisher_exact([[a, b], [right - a, wrong - b]])
+    p = float(found_p.pvalue)
     strength = 0.0 if p > 1 - 1e-9 else math.exp(-2 * p)
     x = math.asin(math.sqrt(a / right)) - math.asin(math.sqrt(b / wrong))
     value = math.tanh(strength * x / 2)  # 2 sigmoid(k) - 1
