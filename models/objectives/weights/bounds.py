@@ -49,11 +49,12 @@ def bapo(
         dual: Ratio from which a token of negative advantage has no gradient.
     """
     advantage, ratio = rows["advantage"].double(), _ratio(rows)
+    rising, falling = (rows.mask & (advantage >= 0)), (rows.mask & (advantage < 0))
+    up, down = (ratio[rising], advantage[rising]), (ratio[falling], -advantage[falling])
 
     def balanced(low: float, high: float) -> bool:
-        taken = torch.where(advantage >= 0, ratio.clamp(max=high), ratio.clamp(min=low)) * advantage
-        positive, negative = (float(part[rows.mask].sum()) for part in (taken.clamp_min(0), (-taken).clamp_min(0)))
-        return negative <= 0 or positive / negative >= target
+        positive, negative = ((up[0].clamp(max=high) * up[1]).sum(), (down[0].clamp(min=low) * down[1]).sum())
+        return float(negative) <= 0 or float(positive / negative) >= target
 
     while not balanced(low, high) and low < low_max:
         low = min(low + low_step, low_max)

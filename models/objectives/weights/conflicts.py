@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import Metrics
-from gradus.models.objectives.ragged import offsets
+from gradus.models.objectives.ragged import joint, offsets
 from gradus.models.objectives.rows import Groups, Rows
 
 _SMALL = 1e-8
@@ -62,8 +62,8 @@ def tw_grpo(rows: Rows, *, most: Annotated[float, Ge(1.0)] = 1.7) -> tuple[Tenso
 
 def _shared(rows: Rows, place: Tensor, above: Tensor, below: Tensor) -> Tensor:
     """Tokens of rows on one side that a row on the other has in the same place of its group's answers, (M,) bool."""
-    keys = torch.stack([rows.by("group").of[rows.row], place, rows["tokens"]])
-    number = torch.unique(keys, dim=1, return_inverse=True)[1]
+    keys = joint(rows.by("group").of[rows.row], place, rows["tokens"])
+    number = torch.unique(keys, return_inverse=True)[1]
     sides = torch.zeros(2, int(number.max()) + 1 if len(number) else 0)
     for side, members in zip(sides, (above, below), strict=True):
         side.index_add_(0, number, members.float())

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.advantages.group_relative import grpo
-from gradus.models.objectives.ragged import offsets
+from gradus.models.objectives.ragged import joint, offsets
 from gradus.models.objectives.rows import Groups, Rows
 
 _K1, _B = 2.0, 0.5
@@ -53,20 +53,21 @@ def ktae(
     counted = rows.mask & known[rows.row]
     tokens, row = rows["tokens"][counted], rows.row[counted]
     right, groups = rows["reward"] > 0, rows.by("group")
-    keys, number = torch.unique(torch.stack([groups.of[row], tokens]), dim=1, return_inverse=True)
-    totals = _counts(groups.of[known], right[known], groups.num)[:, keys[0]]
+    keys, number = torch.unique(joint(groups.of[row], tokens), return_inverse=True)
+    group, token = (torch.zeros_like(keys).scatter_(0, number, each) for each in (groups.of[row], tokens))
+    totals = _counts(groups.of[known], right[known], groups.num)[:, group]
     once = torch.unique(number * rows.num_rows + row)
-    having = _counts(once // max(1, rows.num_rows), right[once % max(1, rows.num_rows)], keys.shape[1])
+    having = _counts(once // max(1, rows.num_rows), right[once % max(1, rows.num_rows)], len(keys))
     table = torch.cat([having, totals - having])
     direction = _share_angle(table[0], table[2]) - _share_angle(table[1], table[3])
     if frequency:
-        length = _counts(groups.of[row], right[row], groups.num)[:, keys[0]]
-        ahead, behind = _term_frequency(_counts(number, right[row], keys.shape[1]), length)
+        length = _counts(groups.of[row], right[row], groups.num)[:, group]
+        ahead, behind = _term_frequency(_counts(number, right[row], len(keys)), length)
         direction = direction + ahead / (behind + _RATIO_EPS) - behind / (ahead + _RATIO_EPS)
     p = _fisher_p(table)
     strength = fisher * torch.where(p * _TIE < 1, (-2 * p).exp(), 0.0) + gain * _information_gain(table)
     value = scale * (2 * torch.sigmoid(strength * direction / max(fisher + gain, _NONE)) - 1)
-    named = torch.isin(keys[1], torch.tensor(without, dtype=torch.int64))
+    named = torch.isin(token, torch.tensor(without, dtype=torch.int64))
     value = torch.where((totals > 0).all(0) & ~named, value, 0.0)
     found = grpo(rows, std_eps=std_eps)[rows.row]
     found[counted] += value[number]
@@ -90,7 +91,7 @@ def tempo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-6) -> Tensor:
     place, open_ = 0, (rows.lengths > 0).nonzero()[:, 0]
     while len(open_):
         at = first[open_] + place
-        branch = torch.unique(torch.stack([prefix[open_], rows["tokens"][at]]), dim=1, return_inverse=True)[1]
+        branch = torch.unique(joint(prefix[open_], rows["tokens"][at]), return_inverse=True)[1]
         mean = Groups(branch).mean(reward[open_])
         gain[at] = mean - value[open_]
         prefix[open_], value[open_] = branch, mean
@@ -136,7 +137,8 @@ def _information_gain(table: Tensor) -> Tensor:
 
 def _fisher_p(table: Tensor) -> Tensor:
     """The two-sided p of Fisher's exact test of tables (4, K), (K,)."""
-    tables, number = torch.unique(table, dim=1, return_inverse=True)
+    keys, number = torch.unique(joint(*table.long()), return_inverse=True)  # few tables differ
+    tables = torch.zeros(4, len(keys), dtype=torch.float64).scatter_(1, number.expand(4, -1), table)
     a, b, c, d = tables[:, :, None]
     drawn, right, total = a + b, a + c, a + b + c + d
     k = torch.arange(int(right.max()) + 1 if tables.shape[1] else 1, dtype=torch.float64)
