@@ -1,7 +1,7 @@
 """Weights of tokens in a step of a policy: packs change nothing of them, and token ids are those of the completions."""
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ WEIGHTS: dict[str, Any] = {
 }
 
 
+@cache
 def stale() -> Rows:
     """Rows that an older policy has sampled, so that ratios are not 1."""
     rows, policy = rollouts(), model()
