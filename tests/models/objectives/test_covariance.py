@@ -45,6 +45,7 @@ def test_the_covariance_of_counted_tokens_decides_by_hand() -> None:
     assert one.tolist() in ([0, 1, 1, 1, 1], [1, 1, 1, 0, 1])
     assert kl_cov(step, frac=1e-9)[0].sum() == 1
     assert len({tuple(clip_cov(step, frac=0.25, seed=seed)[0].tolist()) for seed in range(20)}) == 2
+    assert clip_cov(step, frac=1.0, below=1e9)[0].tolist() == [0, 1, 1, 0, 1]  # the masked one has 49.5 * 2
     # The bounds themselves are outside.
     assert clip_cov(step, frac=1.0, above=1.5)[0].tolist() == [1, 1, 1, 1, 1]
     assert clip_cov(step, frac=1.0, above=-5.0, below=-1.5)[0].tolist() == [1, 1, 1, 1, 1]

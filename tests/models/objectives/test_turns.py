@@ -56,7 +56,7 @@ def test_gigpo_by_hand() -> None:
 
 def test_gigpo_takes_the_rewards_of_turns_where_there_are_any() -> None:
     # G of the first row: 2 + 0.5 * 3 = 3.5 and 3; of the second 4 and nothing behind it. State a: 3.5, 4; z: 3.
-    turns: list[list[Turn]] = [[(0, 1, 2.0, "a"), (1, 2, 3.0, "z")], [(0, 1, 4.0, "a")], [(0, 1, 9.0, "a")]]
+    turns: list[list[Turn]] = [[(1, 2, 3.0, "z"), (0, 1, 2.0, "a")], [(0, 1, 4.0, "a")], [(0, 1, 9.0, "a")]]
     step = rows([1, 0, NAN], [2, 1, 1], turns, [0, 0, 0])
     assert gigpo(step, gamma=0.5, divide=False).tolist() == pytest.approx([0.5 - 0.25, 0.5, -0.5 + 0.25, 0])
     # Two turns without a label are in no common state.
