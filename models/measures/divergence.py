@@ -1,4 +1,4 @@
-"""How far the answers of a group disagree about the next token, place by place."""
+"""Disagreement of the answers of a group about the next token, place by place."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any

@@ -105,7 +105,7 @@ def tempo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-6) -> Tensor:
 
 
 def _counts(of: Tensor, right: Tensor, num: int) -> Tensor:
-    """How many entries each of `num` classes has that are right, and that are wrong, (2, num) float64."""
+    """The numbers of right and of wrong entries of each of `num` classes, (2, num) float64."""
     found = torch.zeros(2, num, dtype=torch.float64)
     for each, members in zip(found, (right, ~right), strict=True):
         each.index_add_(0, of, members.double())
