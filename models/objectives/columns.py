@@ -32,6 +32,7 @@ COLUMNS: Mapping[str, Column] = {
     "group": Column("row", "int64: rows that are compared have one number"),
     "length": Column("row", "int64: completion tokens"),
     "origin": Column("row", "who wrote the row, as text; own is the policy"),
+    "tokens": Column("token", "int64: the id of the token; -1 in a completion without ids"),
     "credit": Column("token", "float64: what a shape of the update gave the token; 0 where it gave nothing"),
     "advantage": Column("token", "the advantage of the token in its term", _LATER),
     "sampler.logp": Column("token", "nats, as the sampler recorded it", _LATER),

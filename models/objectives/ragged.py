@@ -91,3 +91,16 @@ def distinct(lists: Ragged) -> Tensor:
         numbers[rows] = known + (torch.unique(same, dim=0, return_inverse=True)[1] if length else 0)
         known = int(numbers[rows].max()) + 1
     return numbers
+
+
+def joint(*columns: Tensor) -> Tensor:
+    """Return a number for each combination of values of columns of integers (M,), equal ones alike, (M,) int64.
+
+    >>> joint(torch.tensor([1, 1, 2]), torch.tensor([-1, 5, -1])).tolist()
+    [0, 6, 7]
+    """
+    found = torch.zeros_like(columns[0])
+    for values in columns if len(found) else ():
+        least, largest = values.aminmax()
+        found = found * (largest - least + 1) + values - least
+    return found

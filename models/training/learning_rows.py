@@ -47,7 +47,13 @@ def learning_rows(
     """
     if len(logprobs) != len(completions.values):
         raise ValueError(f"{len(completions.values)} completion tokens have {len(logprobs)} log-probs")
-    of_tokens = {"sampler.logp": logprobs, "trained": trained, "compared": compared, "credit": credit}
+    of_tokens = {
+        "tokens": completions.values,
+        "sampler.logp": logprobs,
+        "trained": trained,
+        "compared": compared,
+        "credit": credit,
+    }
     return Rows(
         {
             "prompt": prompts,
