@@ -17,10 +17,9 @@ from gradus.models.objectives.rows import Rows
 
 Level = Literal["none", "token", "sequence", "geometric"]
 Numerator = Literal["old", "now"]
-_NEEDS = ("now.logp", "old.logp", "sampler.logp")
 
 
-@component("correction", paper="IcePop, Ling team, 2025", needs=_NEEDS)
+@component("correction", paper="IcePop, Ling team, 2025", needs=("now.logp", "old.logp", "sampler.logp"))
 def icepop(
     rows: Rows,
     *,
@@ -42,7 +41,7 @@ def icepop(
     return torch.where(kept, weight, 0.0), _metrics(torch.where(kept, weight, 0.0), ~kept)
 
 
-@component("correction", paper="arXiv 1802.01561", needs=_NEEDS)
+@component("correction", paper="arXiv 1802.01561", needs=("now.logp", "old.logp", "sampler.logp"))
 def truncated(
     rows: Rows,
     *,
@@ -65,7 +64,9 @@ def truncated(
     return weight.clamp(max=cap), _metrics(weight.clamp(max=cap), weight >= cap)
 
 
-@component("correction", paper="Liu et al., When Speed Kills Stability, 2025", needs=_NEEDS)
+@component(
+    "correction", paper="Liu et al., When Speed Kills Stability, 2025", needs=("now.logp", "old.logp", "sampler.logp")
+)
 def rejection(
     rows: Rows,
     *,
@@ -102,8 +103,8 @@ def rejection(
 
 def _log_ratio(rows: Rows, numerator: Numerator) -> Tensor:
     """Log w of each token, without gradient, 0 where the token does not count."""
-    difference = rows["now.logp" if numerator == "now" else "old.logp"] - rows["sampler.logp"]
-    return torch.where(rows.mask, difference, 0.0).detach()
+    trainer = {"now": rows["now.logp"], "old": rows["old.logp"]}[numerator]
+    return torch.where(rows.mask, trainer - rows["sampler.logp"], 0.0).detach()
 
 
 def _exp(log: Tensor) -> Tensor:

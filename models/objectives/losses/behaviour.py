@@ -21,8 +21,8 @@ def decoupled(
 ) -> tuple[Tensor, Metrics]:
     """Decoupled PPO: L_t = -w_t min(rho_t A_t, b_t A_t), w = pi_prox / pi_behaviour, rho = pi / pi_prox.
 
-    Batch size-invariance for policy optimization, arXiv 2110.00641, eq. 4; in asynchronous RL AReaL, arXiv 2505.24298,
-    eq. 5. b_t is in [1 - low, 1 + high]; the proximal policy is that which the update began with, the behaviour the
+    Batch size-invariance for policy optimization, arXiv 2110.00641; in asynchronous RL AReaL, arXiv 2505.24298.
+    b_t is in [1 - low, 1 + high]; the proximal policy is that which the update began with, the behaviour the
     sampler. Takes the place of a correction. Tokens with w > cap are left out, as AReaL's code has it. Metrics as of
     `clip`, and behaviour_mean, the mean of w.
 

@@ -1,0 +1,80 @@
+"""Distillation at sampled tokens, STAR's penalty and iw-SFT by hand; the reverse KL by enumeration."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from gradus.models.objectives.advantages.teaching import taught
+from gradus.models.objectives.losses.curated import iw_sft
+from gradus.models.objectives.losses.linear import reinforce
+from gradus.models.objectives.losses.teacher import star, teacher_kl
+from gradus.models.objectives.rows import Rows
+
+
+def batch(lengths: list[int], **columns: torch.Tensor) -> Rows:
+    return Rows({}, {name.replace("_", ".", 1): values for name, values in columns.items()}, torch.tensor(lengths))
+
+
+@pytest.mark.parametrize(
+    ("estimate", "expected"),
+    # d = ln(pi_T / pi) = ln 2, -ln 4, 0.
+    [("k2", [math.log(2) ** 2 / 2, math.log(4) ** 2 / 2, 0]), ("k3", [2 - math.log(2) - 1, 0.25 + math.log(4) - 1, 0])],
+)
+def test_the_pull_to_a_teacher_by_hand(estimate: Any, expected: list[float]) -> None:
+    rows = batch(
+        [2, 0, 1], now_logp=torch.tensor([0.25, 0.8, 0.5]).log(), teacher_logp=torch.tensor([0.5, 0.2, 0.5]).log()
+    )
+    loss, metrics = teacher_kl(rows, estimate=estimate)
+    assert loss.tolist() == pytest.approx(expected)
+    assert metrics["teacher_gap"].tolist() == pytest.approx([-math.log(2), math.log(4), 0])
+
+
+@pytest.mark.parametrize("how", ["k2", "taught"])
+def test_in_expectation_the_gradient_is_that_of_the_reverse_kl(how: str) -> None:
+    drawn = torch.Generator().manual_seed(0)
+    logits = torch.randn(5, generator=drawn, dtype=torch.float64).requires_grad_()
+    teacher = torch.randn(5, generator=drawn, dtype=torch.float64).log_softmax(0)
+    logp = logits.log_softmax(0)
+    (expected,) = torch.autograd.grad((logp.exp() * (logp - teacher)).sum(), logits, retain_graph=True)
+    rows = batch([1] * 5, now_logp=logp, teacher_logp=teacher)  # every token that can be sampled, once
+    if how == "k2":
+        loss = teacher_kl(rows, estimate="k2")[0]
+    else:
+        loss = reinforce(rows.adding(of_tokens={"advantage": taught(rows).detach()}))[0]
+    (found,) = torch.autograd.grad((logp.exp().detach() * loss).sum(), logits)
+    assert found.tolist() == pytest.approx(expected.tolist())
+
+
+def test_the_credit_of_a_teacher_is_cut_where_it_rules_a_token_out() -> None:
+    rows = batch([2], now_logp=torch.tensor([-1.0, -1.0]), teacher_logp=torch.tensor([-1.5, -90.0]))
+    assert taught(rows).tolist() == [-0.5, -10.0]
+    assert taught(rows, max_nats=0.25).tolist() == [-0.25, -0.25]
+
+
+def test_star_adds_the_mass_that_its_teacher_does_not_name() -> None:
+    policy = torch.tensor([[0.5, 0.1], [0.6, 0.3]]).log().requires_grad_()
+    loss, metrics = star(
+        batch([2], teacher_top=torch.tensor([[0.6, 0.3], [0.6, 0.3]]).log(), now_top=policy), tail=10.0
+    )
+    # 0.6 ln(0.6 / 0.5) + 0.3 ln(0.3 / 0.1) + 10 * 0.4; equal at the K: the tail alone.
+    assert loss.tolist() == pytest.approx([0.6 * math.log(1.2) + 0.3 * math.log(3) + 4.0, 1.0], rel=1e-5)
+    assert metrics["tail_mass"].tolist() == pytest.approx([0.4, 0.1])
+    loss.sum().backward()
+    assert policy.grad is not None
+    # d / d log p(v) = -p_T(v) - 10 p(v).
+    assert policy.grad.tolist()[0] == pytest.approx([-0.6 - 5.0, -0.3 - 1.0])
+
+
+def test_iw_sft_weighs_a_completion_by_how_likely_it_became() -> None:
+    old, ref = torch.tensor([0.5, 0.6, 0.9, 0.1]).log(), torch.tensor([0.4, 0.5, 0.1, 0.9]).log()
+    now = torch.tensor([0.5, 0.25, 0.5, 0.5]).log().requires_grad_()
+    loss, metrics = iw_sft(batch([2, 1, 0, 1], now_logp=now, old_logp=old, reference_logp=ref), low=0.5, high=2.0)
+    # 0.5 * 0.6 / (0.4 * 0.5) = 1.5; 9 above the bound 2; 1/9 below the bound 1/2.
+    assert metrics["curated_weight_mean"].tolist() == pytest.approx([1.5, 1.5, 2.0, 0.5])
+    ln2 = math.log(2)
+    assert loss.tolist() == pytest.approx([1.5 * ln2, 3.0 * ln2, 2.0 * ln2, 0.5 * ln2])
+    loss.sum().backward()
+    assert now.grad is not None
+    assert now.grad.tolist() == pytest.approx([-1.5, -1.5, -2.0, -0.5])
