@@ -58,7 +58,11 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
     carried = set(filter(is_carried, declared))
     marked = {name for name in carried if name.startswith(OF_MARKS)}
     rows = every_column(dict.fromkeys(marked, MARKS))
-    rows = rows.adding({name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried - marked})
+    listed = {name for name in carried if name.endswith(".logp")}  # a measure's number for each token
+    rows = rows.adding(
+        {name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried - marked - listed},
+        {name: torch.zeros(len(rows.row), dtype=torch.float64) for name in listed},
+    )
     assert declared - carried <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
     found = part(component, declared)(rows)
     values = found[0] if isinstance(found, tuple) else found

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradus.models.objectives.advantages.teaching import taught
+from gradus.models.objectives.advantages.teaching import self_taught, taught
 from gradus.models.objectives.losses.curated import iw_sft
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.losses.teacher import star, teacher_kl
@@ -78,3 +78,9 @@ def test_iw_sft_weighs_a_completion_by_how_likely_it_became() -> None:
     loss.sum().backward()
     assert now.grad is not None
     assert now.grad.tolist() == pytest.approx([-1.5, -1.5, -2.0, -0.5])
+
+
+def test_without_its_context_a_policy_teaches_itself_nothing() -> None:
+    shown = torch.tensor([-0.5, -30.0, math.nan], dtype=torch.float64)
+    rows = batch([2, 0, 1], now_logp=torch.tensor([-2.0, -1.0, -1.0]), privileged_logp=shown)
+    assert self_taught(rows).tolist() == [1.5, -10.0, 0.0]
