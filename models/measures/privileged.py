@@ -55,7 +55,7 @@ def privileged(rows: Rows, model: Model, *, template: str = _SHOWN) -> Mapping[s
     found = model.logprobs(contexts, targets, temperature=rows["temperature"]).logp
     logp = [found[row] if len(found[row]) else np.full(len(targets[row]), np.nan) for row in range(rows.num_rows)]
     ends = np.cumsum([0, *map(len, logp)])
-    return {"logp": Lists(np.concatenate([np.zeros(0), *logp]), ends)}
+    return {"logp": Lists(np.concatenate([np.zeros(0), *logp]).astype(np.float64), ends)}
 
 
 def _peers(rows: Rows) -> list[str | None]:

@@ -1,7 +1,7 @@
 """Log-probs behind a prompt that says more, against a plain forward pass over a prompt written out here."""
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -78,14 +78,17 @@ def test_a_right_completion_of_the_group_that_is_not_the_rows_own_is_shown(polic
 
 def test_the_usual_template_shows_question_and_solution(policy: Policy) -> None:
     seen: list[str] = []
-    model: Any = SimpleNamespace(
-        prompts=lambda texts: [seen.append(text) or [5] for text in texts],
-        logprobs=lambda contexts, targets, temperature: SimpleNamespace(
-            logp=[[-1.0] * len(targets[row]) if contexts[row] else [] for row in range(5)]
-        ),
-    )
-    rows: Any = given()
-    found = privileged(rows, model)["logp"]
+
+    def prompts(texts: list[str]) -> list[list[int]]:
+        seen.extend(texts)
+        return [[5]] * len(texts)
+
+    def logprobs(contexts: list[list[int]], targets: Lists, temperature: Any) -> SimpleNamespace:
+        assert len(temperature) == len(targets)
+        return SimpleNamespace(logp=[[-1.0] * len(targets[row]) if contexts[row] else [] for row in range(5)])
+
+    model, rows = (SimpleNamespace(prompts=prompts, logprobs=logprobs), given())
+    found = privileged(cast("Any", rows), cast("Any", model))["logp"]
     assert len(seen) == 3
     assert all(text.startswith("1 + 1 =\n\n") and "It is {answer}." in text for text in seen)
     assert found[2].tolist() == [-1.0] * 3
