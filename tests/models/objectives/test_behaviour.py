@@ -1,9 +1,11 @@
-"""Decoupled PPO and the surrogate on the sampler's ratio, by hand and by limits."""
+"""Decoupled PPO, iw-SFT and the surrogate on the sampler's ratio, by hand and by limits."""
+
+import math
 
 import pytest
 import torch
 
-from gradus.models.objectives.losses.behaviour import behaviour_clip, decoupled
+from gradus.models.objectives.losses.behaviour import behaviour_clip, decoupled, iw_sft
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.rows import Rows
 
@@ -52,3 +54,18 @@ def test_the_ratio_to_the_sampler_is_the_one_that_is_clipped() -> None:
     behaviour_clip(step(again), clip_low=0.6, clip_high=0.2)[0].sum().backward()
     assert again.grad is not None
     assert again.grad.tolist() == pytest.approx([0.0, 1.0, 0.0, 0.5])
+
+
+def test_iw_sft_weighs_a_completion_by_how_likely_it_became() -> None:
+    old, ref = torch.tensor([0.5, 0.6, 0.9, 0.1]).log(), torch.tensor([0.4, 0.5, 0.1, 0.9]).log()
+    now = torch.tensor([0.5, 0.25, 0.5, 0.5]).log().requires_grad_()
+    columns = {"now.logp": now, "old.logp": old, "reference.logp": ref}
+    given = Rows({}, columns, torch.tensor([2, 1, 0, 1]))
+    loss, metrics = iw_sft(given, low=0.5, high=2.0)
+    # 0.5 * 0.6 / (0.4 * 0.5) = 1.5; 9 above the bound 2; 1/9 below the bound 1/2.
+    assert metrics["curated_weight_mean"].tolist() == pytest.approx([1.5, 1.5, 2.0, 0.5])
+    ln2 = math.log(2)
+    assert loss.tolist() == pytest.approx([1.5 * ln2, 3.0 * ln2, 2.0 * ln2, 0.5 * ln2])
+    loss.sum().backward()
+    assert now.grad is not None
+    assert now.grad.tolist() == pytest.approx([-1.5, -1.5, -2.0, -0.5])

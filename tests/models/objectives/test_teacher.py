@@ -1,4 +1,4 @@
-"""Distillation at sampled tokens, STAR's penalty and iw-SFT by hand; the reverse KL by enumeration."""
+"""Distillation at sampled tokens, and STAR's penalty by hand; the reverse KL by enumeration."""
 
 import math
 from typing import Any
@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from gradus.models.objectives.advantages.teaching import self_taught, taught
-from gradus.models.objectives.losses.curated import iw_sft
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.losses.teacher import star, teacher_kl
 from gradus.models.objectives.rows import Rows
@@ -65,19 +64,6 @@ def test_star_adds_the_mass_that_its_teacher_does_not_name() -> None:
     assert policy.grad is not None
     # d / d log p(v) = -p_T(v) - 10 p(v).
     assert policy.grad.tolist()[0] == pytest.approx([-0.6 - 5.0, -0.3 - 1.0])
-
-
-def test_iw_sft_weighs_a_completion_by_how_likely_it_became() -> None:
-    old, ref = torch.tensor([0.5, 0.6, 0.9, 0.1]).log(), torch.tensor([0.4, 0.5, 0.1, 0.9]).log()
-    now = torch.tensor([0.5, 0.25, 0.5, 0.5]).log().requires_grad_()
-    loss, metrics = iw_sft(batch([2, 1, 0, 1], now_logp=now, old_logp=old, reference_logp=ref), low=0.5, high=2.0)
-    # 0.5 * 0.6 / (0.4 * 0.5) = 1.5; 9 above the bound 2; 1/9 below the bound 1/2.
-    assert metrics["curated_weight_mean"].tolist() == pytest.approx([1.5, 1.5, 2.0, 0.5])
-    ln2 = math.log(2)
-    assert loss.tolist() == pytest.approx([1.5 * ln2, 3.0 * ln2, 2.0 * ln2, 0.5 * ln2])
-    loss.sum().backward()
-    assert now.grad is not None
-    assert now.grad.tolist() == pytest.approx([-1.5, -1.5, -2.0, -0.5])
 
 
 def test_without_its_context_a_policy_teaches_itself_nothing() -> None:
