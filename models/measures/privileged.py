@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from gradus.components import component
-from gradus.components.rows import Lists, Rows
+from gradus.components.rows import Rows
 from gradus.models.measuring import Model
 
 _SHOWN = "{question}\n\nHere is a worked solution:\n{solution}\n\nNow solve the problem in your own words."
@@ -35,8 +36,8 @@ def privileged(rows: Rows, model: Model, *, template: str = _SHOWN) -> Mapping[s
     """Return the log-prob (nats) of each token of each completion behind a prompt that says more, as lists.
 
     The policy that is shown the solution, or a right answer of its own, is the teacher of the one that is not:
-    OPSD (arXiv 2601.18734), SDFT (arXiv 2601.19897), SDPO (arXiv 2601.20802). The temperature is that of the row. NaN
-    for a row of which something that the template names is missing, or that does not fit the model's positions.
+    OPSD (arXiv 2601.18734), SDFT (arXiv 2601.19897), SDPO (arXiv 2601.20802). The temperature is that of the row. No
+    list for a row of which something that the template names is missing, or that does not fit the model's positions.
 
     Args:
         template: The question as it is shown, with {question}; {solution} is the worked solution, {answer} the gold
@@ -53,9 +54,8 @@ def privileged(rows: Rows, model: Model, *, template: str = _SHOWN) -> Mapping[s
         contexts[row] = tokens
     targets = rows["completion_tokens"]
     found = model.logprobs(contexts, targets, temperature=rows["temperature"]).logp
-    logp = [found[row] if len(found[row]) else np.full(len(targets[row]), np.nan) for row in range(rows.num_rows)]
-    ends = np.cumsum([0, *map(len, logp)])
-    return {"logp": Lists(np.concatenate([np.zeros(0), *logp]).astype(np.float64), ends)}
+    lists = [found[row].tolist() if len(found[row]) else None for row in range(rows.num_rows)]
+    return {"logp": pa.array(lists, pa.list_(pa.float64()))}  # typed: there may be none at all
 
 
 def _peers(rows: Rows) -> list[str | None]:

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -52,18 +53,17 @@ def plain(policy: Policy, text: str, target: list[int], temperature: float = 1.0
     return torch.log_softmax(logits / temperature, -1)[range(len(target)), target].tolist()
 
 
-def asked(policy: Policy, template: str) -> Lists:
+def asked(policy: Policy, template: str) -> list[list[float] | None]:
     rows: Any = given()
-    return privileged(rows, Model(policy), template=template)["logp"]
+    return privileged(rows, Model(policy), template=template)["logp"].to_pylist()
 
 
 def test_the_solution_is_shown_and_its_braces_are_no_names(policy: Policy) -> None:
     found = asked(policy, "{question} {solution} So")
     text = "1 + 1 = It is {answer}. So"
     for row, temperature in ((0, 1.0), (1, 0.5), (2, 1.0)):
-        assert found[row].tolist() == pytest.approx(plain(policy, text, TARGETS[row], temperature), abs=1e-4)
-    assert [len(found[row]) for row in range(5)] == [2, 1, 3, 1, 1]
-    assert bool(np.isnan([*found[3], *found[4]]).all())  # these problems have no solution
+        assert found[row] == pytest.approx(plain(policy, text, TARGETS[row], temperature), abs=1e-4)
+    assert found[3:] == [None, None]  # these problems have no solution
 
 
 def test_a_right_completion_of_the_group_that_is_not_the_rows_own_is_shown(policy: Policy) -> None:
@@ -72,8 +72,8 @@ def test_a_right_completion_of_the_group_that_is_not_the_rows_own_is_shown(polic
     temperatures = {1: 0.5}
     for row, text in shown.items():
         expected = plain(policy, text, TARGETS[row], temperatures.get(row, 1.0))
-        assert found[row].tolist() == pytest.approx(expected, abs=1e-4)
-    assert bool(np.isnan(found[3]).all())  # alone in being right
+        assert found[row] == pytest.approx(expected, abs=1e-4)
+    assert found[3] is None  # alone in being right
 
 
 def test_the_usual_template_shows_question_and_solution(policy: Policy) -> None:
@@ -85,10 +85,17 @@ def test_the_usual_template_shows_question_and_solution(policy: Policy) -> None:
 
     def logprobs(contexts: list[list[int]], targets: Lists, temperature: Any) -> SimpleNamespace:
         assert len(temperature) == len(targets)
-        return SimpleNamespace(logp=[[-1.0] * len(targets[row]) if contexts[row] else [] for row in range(5)])
+        return SimpleNamespace(logp=[np.full(len(targets[row]) * bool(contexts[row]), -1.0) for row in range(5)])
 
     model, rows = (SimpleNamespace(prompts=prompts, logprobs=logprobs), given())
-    found = privileged(cast("Any", rows), cast("Any", model))["logp"]
+    found = privileged(cast("Any", rows), cast("Any", model))["logp"].to_pylist()
     assert len(seen) == 3
     assert all(text.startswith("1 + 1 =\n\n") and "It is {answer}." in text for text in seen)
-    assert found[2].tolist() == [-1.0] * 3
+    assert found[2] == [-1.0] * 3
+
+
+def test_without_anything_to_show_the_column_is_still_one_of_lists(policy: Policy) -> None:
+    rows: Any = given() | {"correct": np.zeros(5)}
+    found = privileged(Given(rows), Model(policy), template="{question} {peer}")["logp"]  # pyright: ignore[reportArgumentType]
+    assert pa.types.is_list(found.type)
+    assert found.null_count == 5
