@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradus.models.objectives.advantages.teaching import self_taught, taught
-from gradus.models.objectives.losses.linear import reinforce
-from gradus.models.objectives.losses.teacher import star, teacher_kl
+from gradus.models.objectives.losses.teacher import self_kl, star, teacher_kl
 from gradus.models.objectives.rows import Rows
 
 
@@ -30,26 +28,26 @@ def test_the_pull_to_a_teacher_by_hand(estimate: Any, expected: list[float]) -> 
     assert metrics["teacher_gap"].tolist() == pytest.approx([-math.log(2), math.log(4), 0])
 
 
-@pytest.mark.parametrize("how", ["k2", "taught"])
-def test_in_expectation_the_gradient_is_that_of_the_reverse_kl(how: str) -> None:
+def test_in_expectation_the_gradient_is_that_of_the_reverse_kl() -> None:
     drawn = torch.Generator().manual_seed(0)
     logits = torch.randn(5, generator=drawn, dtype=torch.float64).requires_grad_()
     teacher = torch.randn(5, generator=drawn, dtype=torch.float64).log_softmax(0)
     logp = logits.log_softmax(0)
     (expected,) = torch.autograd.grad((logp.exp() * (logp - teacher)).sum(), logits, retain_graph=True)
     rows = batch([1] * 5, now_logp=logp, teacher_logp=teacher)  # every token that can be sampled, once
-    if how == "k2":
-        loss = teacher_kl(rows, estimate="k2")[0]
-    else:
-        loss = reinforce(rows.adding(of_tokens={"advantage": taught(rows).detach()}))[0]
-    (found,) = torch.autograd.grad((logp.exp().detach() * loss).sum(), logits)
+    (found,) = torch.autograd.grad((logp.exp().detach() * teacher_kl(rows)[0]).sum(), logits)
     assert found.tolist() == pytest.approx(expected.tolist())
 
 
-def test_the_credit_of_a_teacher_is_cut_where_it_rules_a_token_out() -> None:
-    rows = batch([2], now_logp=torch.tensor([-1.0, -1.0]), teacher_logp=torch.tensor([-1.5, -90.0]))
-    assert taught(rows).tolist() == [-0.5, -10.0]
-    assert taught(rows, max_nats=0.25).tolist() == [-0.25, -0.25]
+def test_the_pull_is_bounded_where_a_teacher_rules_a_token_out() -> None:
+    now = torch.tensor([-1.0, -1.0, -1.0]).requires_grad_()
+    rows = batch([3], now_logp=now, teacher_logp=torch.tensor([-1.5, -90.0, -0.25]))
+    loss, _ = teacher_kl(rows, max_nats=4.0)
+    # 0.5^2 / 2; 4 * 89 - 4^2 / 2; 0.75^2 / 2.
+    assert loss.tolist() == pytest.approx([0.125, 348.0, 0.28125])
+    loss.sum().backward()
+    assert now.grad is not None
+    assert now.grad.tolist() == pytest.approx([0.5, 4.0, -0.75])
 
 
 def test_star_adds_the_mass_that_its_teacher_does_not_name() -> None:
@@ -68,5 +66,10 @@ def test_star_adds_the_mass_that_its_teacher_does_not_name() -> None:
 
 def test_without_its_context_a_policy_teaches_itself_nothing() -> None:
     shown = torch.tensor([-0.5, -30.0, math.nan], dtype=torch.float64)
-    rows = batch([2, 0, 1], now_logp=torch.tensor([-2.0, -1.0, -1.0]), privileged_logp=shown)
-    assert self_taught(rows).tolist() == [1.5, -10.0, 0.0]
+    now = torch.tensor([-2.0, -1.0, -1.0]).requires_grad_()
+    loss, metrics = self_kl(batch([2, 0, 1], now_logp=now, privileged_logp=shown))
+    assert loss.tolist() == pytest.approx([1.125, 240.0, 0.0])  # 10 * 29 - 10^2 / 2
+    assert metrics["self_gap"].tolist() == [-1.5, 29.0, 0.0]
+    loss.sum().backward()
+    assert now.grad is not None
+    assert now.grad.tolist() == [-1.5, 10.0, 0.0]
