@@ -28,7 +28,7 @@ def teacher_kl(rows: Rows, *, estimate: Estimate = "k2", max_nats: MaxNats = 10.
 
     Estimates of KL(policy || teacher) on the policy's own completions: KDRL, arXiv 2506.02208. The gradient of k2 is
     that of REINFORCE with the advantage d, in expectation that of the reverse KL of the next token: on-policy
-    distillation (Lu et al., Thinking Machines Lab, 2025). Deviation: beyond max_nats k2 goes on as a line, and k3 is
+    distillation (Lu et al., Thinking Machines Lab, 2025). Deviation: beyond max_nats k2 is linear, and k3 is
     cut. Metric: teacher_gap, the mean of log pi - log pi_T.
 
     Args:

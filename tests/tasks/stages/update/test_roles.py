@@ -231,8 +231,9 @@ def test_a_teacher_is_learnt_from_and_needed(house: House) -> None:
 
 
 def test_a_teacher_is_asked_for_the_tokens_that_were_sampled(house: House) -> None:
-    settings = {"loss": "teacher_kl", "epochs": 1, "minibatch_groups": 0}
-    rows, rewards = house.rows(), [1.0] * 12
+    settings: dict[str, Any] = {"loss": "teacher_kl", "epochs": 1, "minibatch_groups": 0}
+    rows: list[Row] = house.rows()
+    rewards: list[float | None] = [1.0] * 12
     _, alike = house.run(house.job(inputs(house, rows, rewards, teacher=house.policy), **settings))
     assert alike["metrics"]["policy/loss"] == pytest.approx(0.0, abs=1e-9)
     _, report = house.run(house.job(inputs(house, rows, rewards, teacher=house.other), **settings))
