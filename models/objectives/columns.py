@@ -50,6 +50,7 @@ COLUMNS: Mapping[str, Column] = {
     "teacher.top": Column(
         "vocabulary", "log-probs of the K tokens most likely to the teacher, under it", ("pack",), on_demand=True
     ),
+    "teacher.logp": Column("token", "nats: the teacher's", _LATER, on_demand=True),
     "reference.logp": Column("token", "nats: the reference policy's", _LATER, on_demand=True),
     "reference.mean_logp": Column("token", "mean log-prob of the vocabulary under it", ("pack",), on_demand=True),
     "critic.value": Column("token", "the critic's estimate before the token, when the update began", ("step",), True),

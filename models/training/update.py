@@ -90,7 +90,8 @@ def optimise(
     """Take planned steps, one a result; raise UpdateError if a loss or gradient is not finite.
 
     The rows have their advantages (`Objective.with_advantages`) and what other models say of their tokens: "old.logp"
-    unless one step is planned, "reference.logp", "reference.mean_logp", "teacher.ids", "teacher.top", "critic.value".
+    unless one step is planned, "reference.logp", "reference.mean_logp", "teacher.ids", "teacher.top", "teacher.logp",
+    "critic.value".
     With one planned step `check` is called between the gradient and the step, with the rows and the policy's log-probs
     of their tokens; otherwise the caller has the old log-probs and looks at them first. After a step whose
     KL(old || policy) exceeds `settings.max_kl` no further one is taken. A critic is trained in the same steps.

@@ -238,7 +238,7 @@ class UpdateConfig(StepConfig):
     @property
     def needs_teacher(self) -> bool:
         """Return whether a loss compares the policy with a teacher."""
-        return bool(self.needs & {"teacher.top", "now.top"})
+        return bool(self.needs & {"teacher.logp", "teacher.top", "now.top"})
 
     @property
     def needs_critic(self) -> bool:

@@ -33,6 +33,7 @@ MORE = {
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
+    "on_policy_distillation": ("teacher=bundled",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "regft": (
         "curate.draw=16",
@@ -57,6 +58,7 @@ MORE = {
         'score.judge.rewards=["numeric"]',
     ),
     "spo_chain": ('score.value.rewards=["numeric"]',),
+    "star_ckd": ("teacher=bundled",),
     "stepwiser": (
         'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=4, template="{{question}}"}}]',
         'score.value.rewards=["numeric"]',
@@ -64,6 +66,12 @@ MORE = {
     ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
     "vcrl": ("profile.n=4",),
+    "veripo": (
+        (
+            'phase=[{{rounds=1}}, {{changes={{"update.advantage"={{name="dpo", beta=0.1}}, "update.loss"="reinforce", '
+            '"update.aggregation"="sequence_mean"}}}}]'
+        ),
+    ),
     "zero_variance": ("profile.n=4",),
 }
 """What a method needs on this recipe: a teacher, a judge, a group whose outcomes can differ."""

@@ -76,9 +76,10 @@ def _teacher(work: "Work", start: "Start", budget: Budget) -> dict[str, Tensor |
     refuse_unknown_tokens(work.table, vocabulary(teacher.model))
     # Embeddings are often padded beyond the vocabulary, to another number in each size of a family.
     known = min(vocabulary(teacher.model), vocabulary(own.model))
-    asked = Asked(top_k=min(work.config.teacher_top_k, known), top_below=known)
+    wants_top = bool(work.config.needs & {"teacher.top", "now.top"})
+    asked = Asked(top_k=min(work.config.teacher_top_k, known), top_below=known) if wants_top else Asked()
     found = all_tokens(teacher.model, work.rows, budget, work.on_rows, asked)
-    return {"teacher.ids": found.top_ids, "teacher.top": found.top_logp}
+    return {"teacher.ids": found.top_ids, "teacher.top": found.top_logp, "teacher.logp": found.logp}
 
 
 def critic_of(

@@ -16,7 +16,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings
 
-EXTRA = {"gkd": {"teacher": "bundled"}, "kdrl": {"teacher": "bundled"}}
+EXTRA = {name: {"teacher": "bundled"} for name in ("gkd", "kdrl", "on_policy_distillation", "star_ckd")}
 """What a method needs of its run."""
 
 
@@ -33,14 +33,14 @@ def test_every_method_can_train_the_demo(name: str, tmp_path: Path, monkeypatch:
     )  # of which the demo's loss has the default
 
 
-def test_kdrl_adds_a_small_reverse_divergence_from_the_teacher_to_grpo() -> None:
+def test_kdrl_adds_a_small_estimate_of_the_reverse_divergence_from_the_teacher_to_grpo() -> None:
     own, teacher = load_recipe("demo", ["teacher=bundled"], ["kdrl"]).update.objective
     assert (own.loss.name, own.advantage and own.advantage.name, own.coefficient) == ("clip", "grpo", 1.0)
-    theirs, ours = torch.tensor([[0.6, 0.3], [0.5, 0.25]]), torch.tensor([[0.5, 0.1], [0.5, 0.25]])
-    rows = Rows({}, {"teacher.top": theirs.log(), "now.top": ours.log()}, torch.tensor([2]))
+    theirs, ours = torch.tensor([0.6, 0.25]), torch.tensor([0.3, 0.25])
+    rows = Rows({}, {"teacher.logp": theirs.log(), "now.logp": ours.log()}, torch.tensor([2]))
     loss, _ = load(teacher.loss)(rows)
-    # Of the first token 0.5 ln(5/6) + 0.1 ln(1/3) + 0.4 ln 4 = 0.353496, of the second, where both agree, 0.
-    assert (teacher.coefficient * loss.mean()).item() == pytest.approx(0.002 * 0.353496 / 2, rel=1e-4)
+    # Of the first token ln(2)^2 / 2 = 0.240227, of the second, where both agree, 0.
+    assert (teacher.coefficient * loss.mean()).item() == pytest.approx(0.002 * 0.240227 / 2, rel=1e-4)
 
 
 def test_luffy_is_a_clipped_term_of_own_rows_and_a_shaped_one_of_given_rows() -> None:

@@ -58,9 +58,9 @@ def test_a_component_reads_what_it_declares_and_nothing_else(component: Componen
     carried = set(filter(is_carried, declared))
     marked = {name for name in carried if name.startswith(OF_MARKS)}
     rows = every_column(dict.fromkeys(marked, MARKS))
-    of_tokens = {name: torch.zeros(6) for name in carried - marked if name.endswith(".tokens")}
-    of_rows = {name: torch.zeros(4, dtype=torch.float64) for name in carried - marked - set(of_tokens)}
-    rows = rows.adding(of_rows, of_tokens)
+    listed = {name for name in carried - marked if name.endswith((".tokens", ".logp"))}  # a number for each token
+    of_rows = {name: torch.zeros(rows.num_rows, dtype=torch.float64) for name in carried - marked - listed}
+    rows = rows.adding(of_rows, {name: torch.zeros(len(rows.row), dtype=torch.float64) for name in listed})
     assert declared - carried <= {name for name, column in COLUMNS.items() if place_of(component) in column.places}
     found = part(component, declared)(rows)
     values = found[0] if isinstance(found, tuple) else found

@@ -230,6 +230,21 @@ def test_a_teacher_is_learnt_from_and_needed(house: House) -> None:
     assert error.value.hint == "give --teacher"
 
 
+def test_a_teacher_is_asked_for_the_tokens_that_were_sampled(house: House) -> None:
+    settings: dict[str, Any] = {"loss": "teacher_kl", "epochs": 1, "minibatch_groups": 0}
+    rows: list[Row] = house.rows()
+    rewards: list[float | None] = [1.0] * 12
+    _, alike = house.run(house.job(inputs(house, rows, rewards, teacher=house.policy), **settings))
+    assert alike["metrics"]["policy/loss"] == pytest.approx(0.0, abs=1e-9)
+    _, report = house.run(house.job(inputs(house, rows, rewards, teacher=house.other), **settings))
+    # What the sampler recorded is what the policy has; what `other` has of the same tokens comes from rows of its own.
+    pairs = zip(rows, house.rows(house.other), strict=True)
+    gaps = [ours - theirs for one, two in pairs for ours, theirs in zip(one["logprobs"], two["logprobs"], strict=True)]
+    assert report["metrics"]["policy/teacher_gap"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-5)
+    loss = sum(gap**2 / 2 for gap in gaps) / len(gaps)
+    assert report["metrics"]["policy/loss"] == pytest.approx(loss, rel=1e-4)
+
+
 def test_a_teacher_of_another_vocabulary_is_refused(house: House, tmp_path: Path) -> None:
     made = new_policy(tiny_tokenizer(), width=32, layers=1, heads=2, max_positions=64, seed=3)
     folder = tmp_path / "teacher"
