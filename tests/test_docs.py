@@ -51,7 +51,7 @@ def settings() -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
-    for target, anchor in LINK.findall(page.read_text()):
+    for target, anchor in LINK.findall(re.sub("`[^`\\n]*`", "`code`", page.read_text())):
         found = page.parent / target if target else page
         assert found.is_file(), target
         assert not anchor or anchor in anchors(found), anchor

@@ -42,12 +42,13 @@ TEXTS = ("sft", "luffy", "hpt")
 CHOOSING = (*own("variance", "refill"), "vade", "dapo", "knapsack_rl")
 EASY = ('policy="starts/eta-0.1"',)
 MIXED = ('problems="mixed.jsonl"',)
+PATIENT = ("max_skipped_updates=1000",)
 LINES = ('score.rewards=["rewards.py:lines"]',)
 RUNGS = (
     Rung("error rate 0.3", (*HINTED, *TEXTS, *CHOOSING)),
     Rung("error rate 0.3, every line checked", own("escalate"), LINES),
     Rung("error rate 0.3, easier problems in the set", (*own("escalate", "variance"), "dapo"), MIXED),
-    Rung("error rate 0.3, three times the tokens", own("variance"), (), 3 * TOKENS),
+    Rung("error rate 0.3, three times the tokens", own("variance"), PATIENT, 3 * TOKENS),
     Rung("error rate 0.1", (*own("escalate", "variance"), "dapo"), EASY),
 )
 

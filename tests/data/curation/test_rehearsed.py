@@ -13,7 +13,7 @@ from gradus.data.curation.candidates import candidates
 from gradus.data.curation.round import Round, RoundRows, round_of
 from gradus.data.curation.shapes.rehearsed import rehearsed
 from gradus.data.curation.waves.rehearsing import rehearse
-from gradus.models.objectives.losses.rehearsal import dph
+from gradus.models.objectives.losses.regularising.rehearsal import dph
 from gradus.models.objectives.rows import Rows
 
 

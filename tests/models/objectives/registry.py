@@ -33,14 +33,18 @@ from gradus.tasks.config.shaping import is_carried
 from gradus.tasks.stages.update.work import objective_of
 
 SETTINGS: Mapping[str, dict[str, Any]] = {
-    "fixed_length": {"length_tokens": 4},
-    "entropy_band": {"mean": 4.0},
+    "aggregation fixed_length": {"length_tokens": 4},
+    "loss entropy_band": {"mean": 4.0},
+    "advantage gtpo": {"most": 4.0},
+    "correction rejection": {"low": 0.5, "high": 2.0},
 }
-"""Settings by component: those without a default, and those whose default makes no gradient."""
+"""Settings by component: those without a default, and those whose default makes no gradient here."""
 COMPANY = ("grpo", "reward", "token_mean", "sequence_mean", "clip", "reinforce")
 """Chosen first where several fit."""
 TOLERANCE = 2e-5
 """Difference of two gradients over their norm: log-probs are float32, whose eps is 1.2e-7."""
+LOOSER = {"weight hapo": 5e-5}
+"""HAPO divides by the spread of the policy's entropies, which are nearly equal for a new policy."""
 
 
 def _fitting(found: Mapping[str, Component], fits: Any) -> str:
@@ -75,9 +79,9 @@ def _company(component: Component) -> dict[str, str]:
 def config_of(component: Component) -> UpdateConfig:
     """The update of a component in its company."""
     term: dict[str, Any] = {
-        kind: {"name": name, **SETTINGS.get(name, {})} for kind, name in _company(component).items()
+        kind: {"name": name, **SETTINGS.get(f"{kind} {name}", {})} for kind, name in _company(component).items()
     }
-    own = {"name": component.name, **SETTINGS.get(component.name, {})}
+    own = {"name": component.name, **SETTINGS.get(f"{component.kind} {component.name}", {})}
     if component.kind == "weight":
         term["weights"] = [own]
     more = {"correction": own} if component.kind == "correction" else {}
@@ -141,8 +145,11 @@ def with_carried(rows: Rows, needs: frozenset[str]) -> Rows:
         torch.tensor([0.5, 1.0, 0.0, 0.25], dtype=torch.float64),
         np.array(["a", "b", "a", "b"], dtype=np.object_),
     )
-    of_rows = {each: torch.from_numpy(rng.random(rows.num_rows)) for each in carried if not each.startswith(OF_MARKS)}
-    whole_rows = rows.adding(of_rows)
+    listed = {each for each in carried if each.endswith((".tokens", ".logp"))}  # a measure's number for each token
+    of_tokens = {each: torch.from_numpy(rng.uniform(-3.0, 0.0, len(rows.row))) for each in sorted(listed)}
+    numbers = [each for each in carried if each not in listed and not each.startswith(OF_MARKS)]
+    of_rows = {each: torch.from_numpy(rng.random(rows.num_rows)) for each in numbers}
+    whole_rows = rows.adding(of_rows, of_tokens)
     names = [each for each in carried if each.startswith(OF_MARKS)]
     whole_rows._marks.update(dict.fromkeys(names, marks))  # pyright: ignore[reportPrivateUsage]
     return whole_rows

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradus.models.objectives.losses.clipped import clip
-from gradus.models.objectives.losses.held import abs_log_ratio
+from gradus.models.objectives.losses.regularising.held import abs_log_ratio
 from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.weights.covariance import clip_cov, kl_cov, steer
 

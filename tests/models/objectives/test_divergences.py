@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gradus.models.objectives.losses import MAX_LOG_RATIO
-from gradus.models.objectives.losses.divergences import forward_kl, kl, weighed_kl
-from gradus.models.objectives.losses.regularisers import k3
+from gradus.models.objectives.losses.regularising.divergences import forward_kl, kl, weighed_kl
+from gradus.models.objectives.losses.regularising.regularisers import k3
 from gradus.models.objectives.rows import Rows
 
 LOGITS = torch.tensor([0.3, -1.0, 0.7, 0.1], dtype=torch.float64)

@@ -11,8 +11,8 @@ from transformers import PreTrainedModel
 from gradus.data.schedules.curves import linear
 from gradus.data.schedules.progress import Progress
 from gradus.flows.recipe.overlays import overlay_files
-from gradus.models.objectives.losses.entropies import dcpo, entropy_band, reinforce_at_1
-from gradus.models.objectives.losses.regularisers import entropy
+from gradus.models.objectives.losses.regularising.entropies import dcpo, entropy_band, reinforce_at_1
+from gradus.models.objectives.losses.regularising.regularisers import entropy
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.config.learning import UpdateConfig
 from tests.models.training.test_update import ONE_STEP, model, naive_logprobs, rollouts, trained

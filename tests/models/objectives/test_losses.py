@@ -16,7 +16,7 @@ from torch import Tensor
 from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
 from gradus.models.objectives.losses import MAX_LOG_RATIO, k3_divergence
 from gradus.models.objectives.losses.clipped import clip
-from gradus.models.objectives.losses.regularisers import entropy, k3
+from gradus.models.objectives.losses.regularising.regularisers import entropy, k3
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.config.learning import UpdateConfig
 

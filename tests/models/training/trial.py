@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from gradus.components.chosen import OptimizerConfig
 from gradus.models.objectives.aggregations.means import token_mean
 from gradus.models.objectives.losses.clipped import clip
-from gradus.models.objectives.losses.regularisers import entropy, k3
+from gradus.models.objectives.losses.regularising.regularisers import entropy, k3
 from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.passes import Budget, all_tokens

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, distributed
 
 from gradus.models.training.parallel.ranks import Ranks
-from tests.models.objectives.registry import EVERY, TOLERANCE, trained_by
+from tests.models.objectives.registry import EVERY, LOOSER, TOLERANCE, trained_by
 from tests.models.training.parallel.cases import on_ranks
 
 NUM_RANKS = 2
@@ -35,5 +35,5 @@ def test_two_ranks_train_the_gradient_of_one_process(name: str, by_rank: list[Tr
     whole, metrics = trained_by(name, 10_000)
     for found, others in (each[name] for each in by_rank):
         difference = torch.linalg.vector_norm(found - whole)
-        assert float(difference) <= TOLERANCE * float(torch.linalg.vector_norm(whole))
+        assert float(difference) <= LOOSER.get(name, TOLERANCE) * float(torch.linalg.vector_norm(whole))
         assert others == pytest.approx(metrics, rel=1e-4, abs=1e-6)

@@ -1,0 +1,1 @@
+"""Regularisers: losses that no weight multiplies, beside those of the reward."""
