@@ -50,7 +50,7 @@ def pass_at_k(rows: Rows, *, k: Annotated[int, Ge(1)] = 4) -> Tensor:
     fails, others_fail = _all_from(wrong, count, k), _all_from(wrong - 1, count - 1, k - 1)
     std = (fails * (1 - fails)).sqrt()
     found = (fails - torch.where(correct > 0, 0.0, others_fail)) / std
-    return torch.where((std > 0) & (count >= k) & ~correct.isnan(), found, 0.0)
+    return torch.where((std > 0) & ~correct.isnan(), found, 0.0)
 
 
 @component(

@@ -1,6 +1,7 @@
 """Advantages by statistics of the batch, by hand and against a plain form with NumPy."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,7 +116,7 @@ def plain(name: str, rows: list[tuple[float, int, int]]) -> list[float]:
 def test_properties(name: str, rows: list[tuple[float, int, int]], data: st.DataObject) -> None:
     def found(rows: list[tuple[float, int, int]]) -> list[float]:
         reward, group, length = (list(column) for column in zip(*rows, strict=True))
-        extra = {} if name == "opo" else {"std_eps": 0.5}
+        extra: dict[str, Any] = {} if name == "opo" else {"std_eps": 0.5}
         return ALL[name](batch(reward, group, length), **extra).tolist()
 
     assert found(rows) == pytest.approx(plain(name, rows), abs=1e-9)

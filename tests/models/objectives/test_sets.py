@@ -100,6 +100,9 @@ def test_unlikely_right_rows_have_more_by_hand() -> None:
     even = batch([1, 1, 0], logp=[[-2.0], [-2.0], [-2.0]])
     assert unlikeliness(even).tolist() == pytest.approx(grpo(even, std_eps=1e-6).tolist())
     assert unlikeliness(batch([1, 1, 1], logp=[[-1.0], [-2.0], [-3.0]])).tolist() == [0.0] * 3
+    # Ranks are the group's: a second group, whose rows are all less likely, changes nothing.
+    both = unlikeliness(batch([1, 1, 0, 0, 1, 0], [0] * 4 + [1] * 2, logp=[*logp, [-8.0], [-9.0]]), rank_coef=0.4)
+    assert both[:4].tolist() == pytest.approx(found.tolist(), rel=1e-4)
     # A reward below 0 is not scaled: 1 at rank 1 of 2 is 1/2, against -1: the two are +-1/sqrt(2) over sqrt of 1/2 * 1.
     negative = unlikeliness(batch([1, -1], logp=[[-2.0], [-1.0]]), rank_coef=1.0, std_eps=1.0)
     assert negative.tolist() == pytest.approx([1 / (1 + math.sqrt(2)), -1 / (1 + math.sqrt(2))])
