@@ -35,7 +35,10 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
             "there is no setting update.learning_rate; did you mean update.lr",
         ),
         ("update.lrr=1", r"there is no setting update.lrr; did you mean update.lr\?"),
-        ("update.std_eps=1", r"there is no setting update.std_eps; did you mean update.advantage.std_eps\?"),
+        (
+            "update.std_eps=1",
+            r"there is no setting update.std_eps; did you mean update.advantage.std_eps or update.loss.std_eps\?",
+        ),
         ("update.clip_high=1", r"there is no setting update.clip_high; did you mean update.loss.clip_high\?"),
         ("curate.explore_frac=1", r"there is no setting curate.explore_frac; did you mean curate.sampler.explore_frac"),
         ("lr=1", r"there is no setting lr; did you mean update.lr\?"),

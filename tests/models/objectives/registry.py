@@ -36,6 +36,7 @@ SETTINGS: Mapping[str, dict[str, Any]] = {
     "aggregation fixed_length": {"length_tokens": 4},
     "loss entropy_band": {"mean": 4.0},
     "advantage gtpo": {"most": 4.0},
+    "advantage pass_at_k": {"k": 2},
     "correction rejection": {"low": 0.5, "high": 2.0},
 }
 """Settings by component: those without a default, and those whose default makes no gradient here."""

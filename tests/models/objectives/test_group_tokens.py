@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.models.objectives.advantages.group_relative import grpo
-from gradus.models.objectives.advantages.group_tokens import gtpo, hapo
+from gradus.models.objectives.advantages.tokens.groups import gtpo, hapo
 from gradus.models.objectives.rows import Rows
 
 NAN = float("nan")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from gradus.models.objectives.advantages.group_tokens import gtpo as gtpo_advantage
+from gradus.models.objectives.advantages.tokens.groups import gtpo as gtpo_advantage
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.weights.bounds import bapo, hapo
