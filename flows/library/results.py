@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, cast
 
-import numpy as np
 import pyarrow as pa
 
 from gradus.data.errors import UsageError
@@ -115,7 +114,9 @@ class Run:
         `.asymptote` is what the run approaches, `.at(tokens)` the rate at a compute. A suite is named if there are
         several. Evaluations before the first round and after four rounds at least are needed.
         """
-        from gradus.tasks.inspect.comparing.scaling import MIN_POINTS, fit_sigmoid  # SciPy
+        import numpy as np  # slow to import, as is SciPy
+
+        from gradus.tasks.inspect.comparing.scaling import MIN_POINTS, fit_sigmoid
 
         rows = [row for row in self.evaluations().to_pylist() if row["pass_at_1"] is not None]
         suites = dict.fromkeys(row["suite"] for row in rows)

@@ -11,7 +11,19 @@ from gradus.flows.recipe.overlays import overlay_files
 from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
 
-USUAL = ("evol_rl", "hpt", "pref_grpo", "riskpo", "seele", "spo", "vade", "vl_rethinker")
+USUAL = (
+    "evol_rl",
+    "hpt",
+    "on_policy_distillation",
+    "pref_grpo",
+    "riskpo",
+    "sdpo",
+    "seele",
+    "spo",
+    "sspo",
+    "vade",
+    "vl_rethinker",
+)
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
 SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tokens=40")
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
