@@ -30,7 +30,7 @@ def clip(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     return _clipped(_ratio(columns["now.logp"], columns["old.logp"]), columns["advantage"], 0.2, 0.28)
 
 
-def guided(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
+def behaviour_clip(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     del row, lengths
     return _clipped(_ratio(columns["now.logp"], columns["sampler.logp"]), columns["advantage"], 0.2, 0.28)
 
@@ -167,7 +167,7 @@ PLAIN: Mapping[str, Callable[[Columns, Tensor, Tensor], Found]] = {
         entropy_band,
         forward_kl,
         gspo,
-        guided,
+        behaviour_clip,
         k3,
         kl,
         luffy,

@@ -7,20 +7,11 @@ from annotated_types import Ge
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.rows import Groups, Rows
+from gradus.models.objectives.advantages.group_relative import centred
+from gradus.models.objectives.rows import Rows
 
 
-def own_rewards(rows: Rows) -> Tensor:
-    """Return the rewards of the policy's own rows, (N,) float64; NaN for rows of another origin and unjudged ones."""
-    return torch.where(rows.having(origin="own"), rows["reward"].double(), torch.nan)
-
-
-def centred(reward: Tensor, groups: Groups) -> Tensor:
-    """Return rewards less their group's mean, (N,); NaN without a reward, exactly 0 in a group of equal rewards."""
-    return torch.where(groups.varied(reward) | reward.isnan(), reward - groups.mean(reward), 0.0)
-
-
-@component("advantage", paper="arXiv 2501.03262", needs=("reward", "length", "origin"))
+@component("advantage", paper="arXiv 2501.03262", needs=("reward", "length"))
 def reinforce_plus_plus(
     rows: Rows, *, over: Literal["row", "token"] = "row", std_eps: Annotated[float, Ge(0.0)] = 1e-8
 ) -> Tensor:
@@ -28,16 +19,16 @@ def reinforce_plus_plus(
 
     REINFORCE++, arXiv 2501.03262, global normalisation of advantages; std with ddof 1, as in verl. Deviation: the KL
     penalty of each token, which the paper subtracts from the reward before this, is left out; then all tokens of a row
-    have one advantage. 0 for rows without a reward or of another origin, and in a batch of equal rewards.
+    have one advantage. 0 for rows without a reward, and in a batch of equal rewards.
 
     Args:
         over: Count each row once, or each of its tokens, as verl's whitening does.
         std_eps: Added to the std.
     """
-    return _standardised(own_rewards(rows), _weight(rows, over), std_eps)
+    return _standardised(rows["reward"], _weight(rows, over), std_eps)
 
 
-@component("advantage", paper="arXiv 2501.03262", needs=("reward", "group", "length", "origin"), compares_group=True)
+@component("advantage", paper="arXiv 2501.03262", needs=("reward", "group", "length"), compares_group=True)
 def reinforce_plus_plus_baseline(
     rows: Rows, *, over: Literal["row", "token"] = "row", std_eps: Annotated[float, Ge(0.0)] = 1e-8
 ) -> Tensor:
@@ -46,40 +37,40 @@ def reinforce_plus_plus_baseline(
     The mean and std of c are those of all rows of the batch.
 
     REINFORCE++, arXiv 2501.03262; std with ddof 1, as in verl. With `over` = row the mean of c is 0, and a group of
-    equal rewards gets 0. 0 for rows without a reward or of another origin.
+    equal rewards gets 0. 0 for rows without a reward.
 
     Args:
         over: Count each row once, or each of its tokens, as verl's whitening does.
         std_eps: Added to the std.
     """
-    return _standardised(centred(own_rewards(rows), rows.by("group")), _weight(rows, over), std_eps)
+    return _standardised(centred(rows["reward"], rows.by("group")), _weight(rows, over), std_eps)
 
 
-@component("advantage", paper="arXiv 2508.08221", needs=("reward", "group", "origin"), compares_group=True)
+@component("advantage", paper="arXiv 2508.08221", needs=("reward", "group"), compares_group=True)
 def lite_ppo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-6) -> Tensor:
     """Lite PPO: A_i = (r_i - mean of the group) / (std(r) + std_eps), the std of all rewards of the batch, (N,).
 
     Tricks or Traps, arXiv 2508.08221. The std counts all judged rows, those of groups of equal rewards too, with ddof
-    1; the paper leaves ddof and eps open. 0 for rows without a reward or of another origin.
+    1; the paper leaves ddof and eps open. 0 for rows without a reward.
 
     Args:
         std_eps: Added to the std.
     """
-    reward = own_rewards(rows)
+    reward = rows["reward"]
     _, std = _moments(reward, torch.ones_like(reward))
     found = centred(reward, rows.by("group")).nan_to_num(0.0)
     return torch.where(found != 0, found / (std + std_eps), 0.0)
 
 
-@component("advantage", paper="arXiv 2505.23585", needs=("reward", "group", "length", "origin"), compares_group=True)
+@component("advantage", paper="arXiv 2505.23585", needs=("reward", "group", "length"), compares_group=True)
 def opo(rows: Rows) -> Tensor:
     """OPO: A_i = r_i - sum_j l_j r_j / sum_j l_j over the group, where l is a completion's length in tokens, (N,).
 
     On-Policy RL with Optimal Reward Baseline, arXiv 2505.23585: the baseline of least variance if the squared norm of a
     row's gradient grows with its length. 0 in a group of equal rewards (verl: the reward itself in a group of one), and
-    for rows without a reward or of another origin.
+    for rows without a reward.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     length = torch.where(reward.isnan(), torch.nan, rows["length"].double())
     baseline = groups.sum(length * reward) / groups.sum(length).clamp_min(1)
     return torch.where(groups.varied(reward), (reward - baseline).nan_to_num(0.0), 0.0)
@@ -102,6 +93,6 @@ def _moments(values: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def _standardised(values: Tensor, weight: Tensor, std_eps: float) -> Tensor:
     """Values less their mean over their std, (N,); 0 for NaN, and for all if those that count are equal."""
     mean, std = _moments(values, weight)
-    counted = Groups((weight <= 0).long())
-    varied = counted.varied(values)[weight > 0].any()
-    return torch.where(varied & ~values.isnan(), (values - mean) / (std + std_eps), 0.0)
+    known = ~values.isnan()
+    varied = len(values[known & (weight > 0)].unique()) > 1
+    return torch.where(known & varied, (values - mean) / (std + std_eps), 0.0)

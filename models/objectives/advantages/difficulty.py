@@ -7,14 +7,13 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.advantages.batch import centred, own_rewards
-from gradus.models.objectives.advantages.sets import standardised
+from gradus.models.objectives.advantages.group_relative import centred, standardised
 from gradus.models.objectives.rows import Groups, Rows
 
 _MAX_WEIGHT = 1e6
 
 
-@component("advantage", paper="changyi7231/BNPO", needs=("reward", "group", "origin"), compares_group=True)
+@component("advantage", paper="changyi7231/BNPO", needs=("reward", "group"), compares_group=True)
 def bnpo(
     rows: Rows,
     *,
@@ -29,7 +28,7 @@ def bnpo(
     (m (1 - m) / v - 1) (1 - m), alpha = max(1, 1 + a / 3), beta = max(1, 1 + b / 3); weights are at most 1e6. Beta(1,
     1) is REINFORCE with the mean as baseline, Beta(1.5, 1.5) GRPO without eps, times pi / 8. Deviations: a group of one
     gets 0, and weights are 1 where v is 0 (Beta would be a point, and its inverse 0). One reward, not the sum over
-    parts of it. 0 for rows without a reward or of another origin.
+    parts of it. 0 for rows without a reward.
 
     Args:
         alpha: First parameter of Beta; 0: by the batch.
@@ -37,7 +36,7 @@ def bnpo(
         min_reward: Smallest reward possible.
         reward_span: Largest reward possible, less the smallest.
     """
-    reward, groups = (own_rewards(rows) - min_reward) / reward_span, rows.by("group")
+    reward, groups = (rows["reward"] - min_reward) / reward_span, rows.by("group")
     mean = groups.mean(reward)
     fitted = _fitted_beta(of_groups(mean, groups)[of_groups(groups.count(reward) > 0, groups)])
     first, second = (given or found for given, found in zip((alpha, beta), fitted, strict=True))
@@ -46,23 +45,23 @@ def bnpo(
     return torch.where(groups.varied(reward), found, 0.0).nan_to_num(0.0)
 
 
-@component("advantage", paper="arXiv 2602.02710", needs=("reward", "group", "origin"), compares_group=True)
+@component("advantage", paper="arXiv 2602.02710", needs=("reward", "group"), compares_group=True)
 def maxrl(rows: Rows, *, mean_eps: Annotated[float, Ge(0.0)] = 1e-6) -> Tensor:
     """MaxRL: A_i = (r_i - mean) / (mean + mean_eps) within the group, (N,).
 
     Maximum Likelihood Reinforcement Learning, arXiv 2602.02710: for rewards of 0 and 1 the expected gradient is that of
     the likelihood, truncated at as many terms as the group has rows. 0 in a group whose mean is not above 0, for rows
-    without a reward and of another origin.
+    without a reward.
 
     Args:
         mean_eps: Added to the mean.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     mean = groups.mean(reward)
     return torch.where(mean > 0, centred(reward, groups) / (mean + mean_eps), 0.0).nan_to_num(0.0)
 
 
-@component("advantage", paper="AMAP-ML/MathForge", needs=("reward", "correct", "group", "origin"), compares_group=True)
+@component("advantage", paper="AMAP-ML/MathForge", needs=("reward", "correct", "group"), compares_group=True)
 def dgpo(
     rows: Rows, *, temperature: Annotated[float, Ge(0.0)] = 2.0, mad_eps: Annotated[float, Ge(0.0)] = 1e-4
 ) -> Tensor:
@@ -71,13 +70,13 @@ def dgpo(
     MathForge, with w_q = Q softmax_q(-accuracy_q / temperature). The softmax is over the Q groups of unequal rewards;
     among them one without a right row counts as all right, so that it has the smallest weight. Temperature 0: all
     weights are 1. The authors' balance of tokens between groups is that of `update.count_zero_std_groups = false`. 0
-    for rows without a reward or of another origin.
+    for rows without a reward.
 
     Args:
         temperature: Of the softmax over groups (the authors' 2); 0 for none.
         mad_eps: Added to the sum of deviations.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     deviation = centred(reward, groups)
     found = groups.count(reward) * deviation / (groups.sum(deviation.abs()) + mad_eps)
     accuracy = groups.mean(torch.where(reward.isnan(), torch.nan, rows["correct"].double()))
@@ -86,7 +85,7 @@ def dgpo(
     return torch.where(groups.varied(reward), weight * found, 0.0).nan_to_num(0.0)
 
 
-@component("advantage", paper="AMAP-ML/UniVG-R1", needs=("reward", "group", "origin"), compares_group=True)
+@component("advantage", paper="AMAP-ML/UniVG-R1", needs=("reward", "group"), compares_group=True)
 def univg_r1(
     rows: Rows,
     *,
@@ -98,14 +97,14 @@ def univg_r1(
 
     UniVG-R1, difficulty-aware weights; the authors' other forms are -log(0.02 + m) and (1.05 - m)^power. std with ddof
     1. Deviation: m is the mean of the reward, where the paper takes that of the part IoU; w is at least 0. 0 for rows
-    without a reward or of another origin.
+    without a reward.
 
     Args:
         form: Weight of a group by its mean reward.
         power: Exponent of the form `power`.
         std_eps: Added to the std.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     mean = groups.mean(reward)
     if form == "exp":
         weight = (1 - mean).exp()

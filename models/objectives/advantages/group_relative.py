@@ -7,7 +7,7 @@ from annotated_types import Ge
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.rows import Rows
+from gradus.models.objectives.rows import Groups, Rows
 
 
 @component("advantage", paper="arXiv 2402.03300", needs=("reward", "group"), compares_group=True)
@@ -20,8 +20,7 @@ def grpo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-4) -> Tensor:
     Args:
         std_eps: Added to the std (TRL 1e-4, verl 1e-6).
     """
-    std = rows.by("group").std(rows["reward"], ddof=1)
-    return torch.where(std > 0, _centred(rows) / (std + std_eps), 0.0)
+    return standardised(rows["reward"], rows.by("group"), std_eps)
 
 
 @component("advantage", paper="arXiv 2503.20783", needs=("reward", "group"), compares_group=True)
@@ -30,7 +29,7 @@ def dr_grpo(rows: Rows) -> Tensor:
 
     Understanding R1-Zero-Like Training, arXiv 2503.20783, section 3.2.
     """
-    return _centred(rows)
+    return centred(rows["reward"], rows.by("group")).nan_to_num(0.0)
 
 
 @component("advantage", paper="arXiv 2402.14740", needs=("reward", "group"), compares_group=True)
@@ -39,8 +38,9 @@ def rloo(rows: Rows) -> Tensor:
 
     Back to Basics, arXiv 2402.14740.
     """
-    count = rows.by("group").count(rows["reward"])
-    return _centred(rows) * count / (count - 1).clamp_min(1)
+    reward, groups = rows["reward"], rows.by("group")
+    count = groups.count(reward)
+    return centred(reward, groups).nan_to_num(0.0) * count / (count - 1).clamp_min(1)
 
 
 @component("advantage", paper="Williams, 1992", needs=("reward",), returns=("advantage", "return"))
@@ -52,7 +52,12 @@ def reward(rows: Rows) -> Tensor:
     return rows["reward"].nan_to_num(0.0)
 
 
-def _centred(rows: Rows) -> Tensor:
-    """Rewards less their group's mean, (N,); 0 for rows without a reward and in groups without variance."""
-    reward, groups = rows["reward"], rows.by("group")
-    return torch.where(groups.varied(reward), (reward - groups.mean(reward)).nan_to_num(0.0), 0.0)
+def centred(reward: Tensor, groups: Groups) -> Tensor:
+    """Return rewards less their group's mean, (N,); NaN without a reward, exactly 0 in a group of equal rewards."""
+    return torch.where(groups.varied(reward) | reward.isnan(), reward - groups.mean(reward), 0.0)
+
+
+def standardised(reward: Tensor, groups: Groups, std_eps: float) -> Tensor:
+    """Return rewards less their group's mean over its std (ddof 1) + std_eps, (N,); 0 without a reward."""
+    std = groups.std(reward, ddof=1)
+    return torch.where(std > 0, centred(reward, groups).nan_to_num(0.0) / (std + std_eps), 0.0)

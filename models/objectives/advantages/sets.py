@@ -7,23 +7,23 @@ from annotated_types import Ge, Le
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.advantages.batch import centred, own_rewards
-from gradus.models.objectives.rows import Groups, Rows
+from gradus.models.objectives.advantages.group_relative import standardised
+from gradus.models.objectives.rows import Rows
 
 
-@component("advantage", paper="nangongrui-ngr/NGRPO", needs=("reward", "group", "origin"), compares_group=True)
+@component("advantage", paper="nangongrui-ngr/NGRPO", needs=("reward", "group"))
 def ngrpo(rows: Rows, *, max_reward: float = 1.0, std_eps: Annotated[float, Ge(0.0)] = 1e-6) -> Tensor:
     """NGRPO: A_i = (r_i - mean) / (std + std_eps), with one more reward in each group, `max_reward`, (N,).
 
     NGRPO, advantage calibration: the added reward counts in mean and std alone. std with ddof 1. A group of G rewards
     of 0 gets -1 / sqrt(G + 1), one of `max_reward` alone gets 0. Deviation: a group of one is treated like others (the
-    authors' code: its reward). 0 for rows without a reward or of another origin.
+    authors' code: its reward). 0 for rows without a reward.
 
     Args:
         max_reward: The largest reward possible.
         std_eps: Added to the std.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     count = groups.count(reward)
     mean = (groups.sum(reward) + max_reward) / (count + 1)
     squares = groups.sum((reward - mean) ** 2) + (max_reward - mean) ** 2
@@ -31,20 +31,19 @@ def ngrpo(rows: Rows, *, max_reward: float = 1.0, std_eps: Annotated[float, Ge(0
     return torch.where(groups.varied(reward) | (reward != max_reward), found, 0.0).nan_to_num(0.0)
 
 
-@component("advantage", paper="arXiv 2508.10751", needs=("correct", "group", "origin"), compares_group=True)
+@component("advantage", paper="arXiv 2508.10751", needs=("correct", "group"), compares_group=True)
 def pass_at_k(rows: Rows, *, k: Annotated[int, Ge(1)] = 4) -> Tensor:
     """Pass@k training: the expected advantage of a row over all sets of k rows of its group, right if one row is, (N,).
 
     Pass@k Training, arXiv 2508.10751, analytical derivation: with N rows, of which W are wrong, m = 1 - C(W, k) / C(N,
     k) and s = sqrt(m (1 - m)), a right row has (1 - m) / s, a wrong one (1 - m - C(W - 1, k - 1) / C(N - 1, k - 1)) /
     s. 0 where fewer than k rows are wrong (every set is right), in groups without a right row or of fewer than k rows,
-    and for rows of unknown correctness or of another origin. With k = 1: GRPO with the population's std.
+    and for rows of unknown correctness. With k = 1: GRPO with the population's std.
 
     Args:
         k: Rows of a set.
     """
-    groups = rows.by("group")
-    correct = torch.where(rows.having(origin="own"), rows["correct"].double(), torch.nan)
+    correct, groups = rows["correct"], rows.by("group")
     count = groups.count(correct)
     wrong = count - groups.sum(correct)
     fails, others_fail = _all_from(wrong, count, k), _all_from(wrong - 1, count - 1, k - 1)
@@ -56,7 +55,7 @@ def pass_at_k(rows: Rows, *, k: Annotated[int, Ge(1)] = 4) -> Tensor:
 @component(
     "advantage",
     paper="AndreHe02/rewarding-unlikely-release",
-    needs=("reward", "group", "origin", "sampler.logp"),
+    needs=("reward", "group", "sampler.logp"),
     when="step",
     compares_group=True,
 )
@@ -67,14 +66,13 @@ def unlikeliness(
 
     Rewarding the Unlikely. The rank in a group of G rows is the number of rows that were less likely to the sampler, by
     mean log-prob of a token, so that the likeliest loses most; equally likely rows share a rank. Only rewards above 0
-    are scaled. std with ddof 1. A group of equal rewards r gets 0, as the authors drop it. 0 for rows without a reward
-    or of another origin.
+    are scaled. std with ddof 1. A group of equal rewards r gets 0, as the authors drop it. 0 for rows without a reward.
 
     Args:
         rank_coef: Share of the reward that the likeliest row would lose at rank G.
         std_eps: Added to the std.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     likely = torch.where(reward.isnan(), torch.nan, rows.row_mean(rows["sampler.logp"].double()))
     peers = groups.of[:, None] == groups.of
     rank = (peers & (likely[:, None] > likely)).sum(1)
@@ -83,7 +81,7 @@ def unlikeliness(
     return torch.where(groups.varied(reward), standardised(scaled, groups, std_eps), 0.0)
 
 
-@component("advantage", paper="Stratified GRPO", needs=("reward", "group", "origin", "marks.call"), compares_group=True)
+@component("advantage", paper="Stratified GRPO", needs=("reward", "group", "marks.call"), compares_group=True)
 def stratified(
     rows: Rows, *, alpha: Annotated[float, Ge(0.0), Le(1.0)] = 0.8, std_eps: Annotated[float, Ge(0.0)] = 1e-4
 ) -> Tensor:
@@ -91,25 +89,17 @@ def stratified(
 
     Stratified GRPO: a stratum has the rows of a group with equally many calls of tools, here marks `call` of a row
     (without any, a group is one stratum, and this is GRPO). std with ddof 1. The blend is the abstract's, the default
-    of alpha a guess. 0 for rows without a reward or of another origin; S is 0 in a stratum of equal rewards or of one
-    row.
+    of alpha a guess. 0 for rows without a reward; S is 0 in a stratum of equal rewards or of one row.
 
     Args:
         alpha: Weight of the comparison within the stratum.
         std_eps: Added to both stds.
     """
-    reward, groups = own_rewards(rows), rows.by("group")
+    reward, groups = rows["reward"], rows.by("group")
     calls = torch.bincount(rows.marks("call").row, minlength=rows.num_rows)
     strata = rows.adding({"calls": calls}).by("group", "calls")
     within, whole = standardised(reward, strata, std_eps), standardised(reward, groups, std_eps)
     return alpha * within + (1 - alpha) * whole
-
-
-def standardised(reward: Tensor, groups: Groups, std_eps: float) -> Tensor:
-    """Return rewards less their group's mean over its std (ddof 1) + std_eps, (N,); 0 for NaN and in equal groups."""
-    return torch.where(groups.varied(reward), centred(reward, groups) / (groups.std(reward) + std_eps), 0.0).nan_to_num(
-        0.0
-    )
 
 
 def _all_from(some: Tensor, count: Tensor, k: int) -> Tensor:

@@ -12,7 +12,8 @@ from annotated_types import Ge, Gt
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
+from gradus.models.objectives.corrections import as_weights, log_weights, metrics
+from gradus.models.objectives.losses import Metrics
 from gradus.models.objectives.rows import Rows
 
 Level = Literal["none", "token", "sequence", "geometric"]
@@ -36,9 +37,9 @@ def icepop(
         high: Largest weight that counts.
         numerator: old: the policy as the update began; now: as it is at the step.
     """
-    weight = _exp(_log_ratio(rows, numerator))
+    weight = as_weights(_log_ratio(rows, numerator))
     kept = (weight >= low) & (weight <= high)
-    return torch.where(kept, weight, 0.0), _metrics(torch.where(kept, weight, 0.0), ~kept)
+    return torch.where(kept, weight, 0.0), metrics(torch.where(kept, weight, 0.0), ~kept)
 
 
 @component("correction", paper="arXiv 1802.01561", needs=("now.logp", "old.logp", "sampler.logp"))
@@ -61,7 +62,7 @@ def truncated(
         numerator: old: the policy as the update began; now: as it is at the step.
     """
     weight = _of_level(rows, _log_ratio(rows, numerator), level)
-    return weight.clamp(max=cap), _metrics(weight.clamp(max=cap), weight >= cap)
+    return weight.clamp(max=cap), metrics(weight.clamp(max=cap), weight >= cap)
 
 
 @component(
@@ -93,22 +94,17 @@ def rejection(
     """
     log = _log_ratio(rows, numerator)
     if by == "k3":
-        statistic = rows.row_mean((_exp(log) - 1 - log).clamp_min(0.0))
+        statistic = rows.row_mean((as_weights(log) - 1 - log).clamp_min(0.0))
     else:
-        statistic = _exp(rows.row_mean(log) if by == "geometric" else rows.row_sum(log))
+        statistic = as_weights(rows.row_mean(log) if by == "geometric" else rows.row_sum(log))
     kept = ((statistic >= low) & (statistic <= high))[rows.row]
     weight = torch.where(kept, _of_level(rows, log, level).clamp(max=cap), 0.0)
-    return weight, {**_metrics(weight, (weight >= cap) | ~kept), "correction_rejected_frac": (~kept).float()}
+    return weight, {**metrics(weight, (weight >= cap) | ~kept), "correction_rejected_frac": (~kept).float()}
 
 
 def _log_ratio(rows: Rows, numerator: Numerator) -> Tensor:
-    """Log w of each token, without gradient, 0 where the token does not count."""
-    trainer = {"now": rows["now.logp"], "old": rows["old.logp"]}[numerator]
-    return torch.where(rows.mask, trainer - rows["sampler.logp"], 0.0).detach()
-
-
-def _exp(log: Tensor) -> Tensor:
-    return log.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    """Log w of each token, (M,)."""
+    return log_weights(rows, {"now": rows["now.logp"], "old": rows["old.logp"]}[numerator])
 
 
 def _of_level(rows: Rows, log: Tensor, level: Level) -> Tensor:
@@ -116,10 +112,5 @@ def _of_level(rows: Rows, log: Tensor, level: Level) -> Tensor:
     if level == "none":
         return torch.ones_like(log)
     if level == "token":
-        return _exp(log)
-    return _exp(rows.row_sum(log) if level == "sequence" else rows.row_mean(log))[rows.row]
-
-
-def _metrics(weight: Tensor, cut: Tensor) -> Metrics:
-    """Mean and maximum of the weights, and the share of tokens cut off or left out."""
-    return {"correction_mean": weight, "correction_max": weight, "correction_cut_frac": cut.float()}
+        return as_weights(log)
+    return as_weights(rows.row_sum(log) if level == "sequence" else rows.row_mean(log))[rows.row]

@@ -13,7 +13,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from gradus.components import component
-from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
+from gradus.models.objectives.corrections import as_weights, log_weights, metrics
+from gradus.models.objectives.losses import Metrics
 from gradus.models.objectives.rows import Rows
 
 Cap = Annotated[float, Ge(1.0)]
@@ -26,7 +27,7 @@ def token_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight.
     """
-    weight = _weights(_log_ratio(rows)).clamp(max=cap)
+    weight = as_weights(_log_ratio(rows)).clamp(max=cap)
     return weight, _metrics(weight, cap)
 
 
@@ -37,7 +38,7 @@ def token_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight that counts; 1 / cap is the smallest.
     """
-    weight = _masked(_weights(_log_ratio(rows)), cap)
+    weight = _masked(as_weights(_log_ratio(rows)), cap)
     return weight, _metrics(weight, cap)
 
 
@@ -48,7 +49,7 @@ def sequence_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight.
     """
-    weight = _weights(rows.row_sum(_log_ratio(rows)))[rows.row].clamp(max=cap)
+    weight = as_weights(rows.row_sum(_log_ratio(rows)))[rows.row].clamp(max=cap)
     return weight, _metrics(weight, cap)
 
 
@@ -59,16 +60,12 @@ def sequence_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight that counts; 1 / cap is the smallest.
     """
-    weight = _masked(_weights(rows.row_sum(_log_ratio(rows)))[rows.row], cap)
+    weight = _masked(as_weights(rows.row_sum(_log_ratio(rows)))[rows.row], cap)
     return weight, _metrics(weight, cap)
 
 
 def _log_ratio(rows: Rows) -> Tensor:
-    return torch.where(rows.mask, rows["old.logp"] - rows["sampler.logp"], 0.0).detach()
-
-
-def _weights(log_ratio: Tensor) -> Tensor:
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_weights(rows, rows["old.logp"])
 
 
 def _masked(weight: Tensor, cap: float) -> Tensor:
@@ -76,6 +73,4 @@ def _masked(weight: Tensor, cap: float) -> Tensor:
 
 
 def _metrics(weight: Tensor, cap: float) -> Metrics:
-    """Mean and maximum of the weights, and the share of tokens cut off or left out."""
-    cut = (weight >= cap) | (weight == 0)
-    return {"correction_mean": weight, "correction_max": weight, "correction_cut_frac": cut.float()}
+    return metrics(weight, (weight >= cap) | (weight == 0))

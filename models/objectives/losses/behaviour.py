@@ -1,4 +1,4 @@
-"""Losses that tell the policy that wrote the rows from those that they are compared with: PPO decoupled, iw-SFT."""
+"""Losses weighed by a ratio without gradient, of the policy before the update to another: decoupled PPO, iw-SFT."""
 
 from typing import Annotated
 
@@ -35,22 +35,6 @@ def decoupled(
     weight = (rows["old.logp"] - rows["sampler.logp"]).detach().clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
     weight = torch.where(weight <= cap, weight, 0.0)
     return weight * loss, {**metrics, "behaviour_mean": weight}
-
-
-@component("loss", paper="arXiv 1707.06347", needs=("now.logp", "sampler.logp", "advantage"))
-def behaviour_clip(rows: Rows, *, clip_low: ClipLow = 0.2, clip_high: ClipHigh = 0.28) -> tuple[Tensor, Metrics]:
-    """Clipped surrogate (see `clip`) on rho_t = pi_t / pi_sampler,t, so that the sampler's error is in the ratio.
-
-    PPO, arXiv 1707.06347, eq. 7, as it was written: the policy that sampled is the one stayed near (bypass mode of
-    verl's rollout correction). Takes the place of a correction of weights.
-
-    Args:
-        clip_low: Ratio floor is 1 - clip_low.
-        clip_high: Ratio ceiling is 1 + clip_high.
-    """
-    of_tokens = {name: rows[name] for name in ("now.logp", "advantage")} | {"old.logp": rows["sampler.logp"]}
-    seen = Rows({}, of_tokens, rows.lengths, rows.mask)
-    return clip(seen, clip_low=clip_low, clip_high=clip_high)
 
 
 @component(

@@ -1,6 +1,6 @@
-"""The clipped surrogate on token ratios (PPO)."""
+"""The clipped surrogate on token ratios (PPO), to the policy before the update or to the sampler."""
 
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import torch
 from annotated_types import Ge
@@ -9,6 +9,8 @@ from torch import Tensor
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
 from gradus.models.objectives.rows import Rows
+
+Bound = TypeVar("Bound", float, Tensor)
 
 
 @component("loss", paper="arXiv 1707.06347", needs=("now.logp", "old.logp", "advantage"))
@@ -28,14 +30,39 @@ def clip(
         clip_low: Ratio floor is 1 - clip_low.
         clip_high: Ratio ceiling is 1 + clip_high (DAPO's clip-higher, arXiv 2503.14476).
     """
-    advantage = rows["advantage"]
     ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    bounded = ratio.clamp(1 - clip_low, 1 + clip_high)
-    loss = -torch.minimum(ratio * advantage, bounded * advantage)
+    return surrogate(ratio, rows["advantage"], 1 - clip_low, 1 + clip_high)
+
+
+@component("loss", paper="arXiv 1707.06347", needs=("now.logp", "sampler.logp", "advantage"))
+def behaviour_clip(
+    rows: Rows,
+    *,
+    clip_low: Annotated[float, Ge(0.0)] = 0.2,
+    clip_high: Annotated[float, Ge(0.0)] = 0.28,
+) -> tuple[Tensor, Metrics]:
+    """Clipped surrogate (see `clip`) on rho_t = pi_t / pi_sampler,t, with what the sampler recorded.
+
+    PPO, arXiv 1707.06347, eq. 7, as it was written: the policy that sampled is the one stayed near (bypass mode of
+    verl's rollout correction). A row that was sampled with guidance and is trained for the prompt without it has the
+    ratio pi(o_t | q) / pi_old(o_t | q, guidance), which is off 1 from the first step on (Guide-GRPO, arXiv 2506.13923).
+    A correction would count the ratio twice.
+
+    Args:
+        clip_low: Ratio floor is 1 - clip_low.
+        clip_high: Ratio ceiling is 1 + clip_high.
+    """
+    ratio = (rows["now.logp"] - rows["sampler.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return surrogate(ratio, rows["advantage"], 1 - clip_low, 1 + clip_high)
+
+
+def surrogate(ratio: Tensor, advantage: Tensor, low: Bound, high: Bound) -> tuple[Tensor, Metrics]:
+    """Return -min(ratio A, clamp(ratio, low, high) A) and the metrics of `clip`, (M,); bounds are numbers or (M,)."""
+    loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     given = ratio.detach()
     return loss, {
-        "clip_frac_low": ((given < 1 - clip_low) & (advantage < 0)).float(),
-        "clip_frac_high": ((given > 1 + clip_high) & (advantage > 0)).float(),
+        "clip_frac_low": ((given < low) & (advantage < 0)).float(),
+        "clip_frac_high": ((given > high) & (advantage > 0)).float(),
         "ratio_mean": given,
         "ratio_max": given,
     }

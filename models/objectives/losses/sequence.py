@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
-from gradus.models.objectives.losses.surrogates import surrogate
+from gradus.models.objectives.losses.clipped import surrogate
 from gradus.models.objectives.rows import Rows
 
 
@@ -63,7 +63,7 @@ def gspo_token(
     """
     now = rows["now.logp"]
     log_ratio = rows.row_mean((now - rows["old.logp"]).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)[rows.row]
-    return surrogate((log_ratio + now - now.detach()).exp(), rows["advantage"], clip_low, clip_high)
+    return surrogate((log_ratio + now - now.detach()).exp(), rows["advantage"], 1 - clip_low, 1 + clip_high)
 
 
 @component("loss", paper="arXiv 2507.20673", needs=("now.logp", "old.logp", "advantage"), mean_over="row")
@@ -124,7 +124,7 @@ def sspo(
     mean = rows.row_mean(entropy)[rows.row]
     factor = torch.where(mean > 0, _part_mean(rows, part, entropy) / mean, 1.0).clamp(1 / spread, spread)
     log_ratio = _part_mean(rows, part, rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return surrogate(log_ratio.exp(), rows["advantage"], clip_low * factor, clip_high * factor)
+    return surrogate(log_ratio.exp(), rows["advantage"], 1 - clip_low * factor, 1 + clip_high * factor)
 
 
 def _parts(rows: Rows) -> Tensor:

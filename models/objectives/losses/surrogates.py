@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
+from gradus.models.objectives.losses.clipped import surrogate
 from gradus.models.objectives.rows import Rows
 
 
@@ -37,7 +38,7 @@ def dual_clip(
     """
     advantage = rows["advantage"]
     ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    loss, metrics = surrogate(ratio.clamp(floor, cap), advantage, clip_low, clip_high)
+    loss, metrics = surrogate(ratio.clamp(floor, cap), advantage, 1 - clip_low, 1 + clip_high)
     given = ratio.detach()
     bounded = ((given > cap) & (advantage < 0)) | ((given < floor) & (advantage > 0))
     return loss, {**metrics, "ratio_mean": given, "ratio_max": given, "bounded_frac": bounded.float()}
@@ -123,19 +124,4 @@ def standardised(
         "clip_frac_low": ((units.detach() < -clip_std) & (advantage < 0)).float(),
         "clip_frac_high": ((units.detach() > clip_std) & (advantage > 0)).float(),
         "ratio_std_mean": scale,
-    }
-
-
-def surrogate(
-    ratio: Tensor, advantage: Tensor, clip_low: float | Tensor, clip_high: float | Tensor
-) -> tuple[Tensor, Metrics]:
-    """Return -min(ratio A, clamp(ratio, 1 - low, 1 + high) A) and the metrics of `clip`; all are (M,) or numbers."""
-    low = 1 - torch.as_tensor(clip_low, dtype=ratio.dtype)
-    high = 1 + torch.as_tensor(clip_high, dtype=ratio.dtype)
-    given = ratio.detach()
-    return -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage), {
-        "clip_frac_low": ((given < low) & (advantage < 0)).float(),
-        "clip_frac_high": ((given > high) & (advantage > 0)).float(),
-        "ratio_mean": given,
-        "ratio_max": given,
     }

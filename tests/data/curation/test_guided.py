@@ -12,7 +12,7 @@ from gradus.data.curation.round import round_of
 from gradus.data.curation.waves.guided import examples, explain, guide, neighbours
 from gradus.data.hints import hints_of
 from gradus.data.hints.strategies.gold import gold
-from gradus.models.objectives.losses.guided import guided
+from gradus.models.objectives.losses.clipped import behaviour_clip
 from gradus.models.objectives.rows import Rows
 from tests.data.curation.tallies import measured as measured_of
 
@@ -178,7 +178,7 @@ def test_the_ratio_is_to_what_was_sampled_with_the_hint() -> None:
     now = torch.tensor([0.4, 0.5, 0.1]).log().requires_grad_()
     tokens = {"now.logp": now, "sampler.logp": torch.tensor([0.8, 0.25, 0.2]).log(), "old.logp": now.detach()}
     rows = Rows({}, {**tokens, "advantage": torch.tensor([1.0, 1.0, -1.0])}, torch.tensor([3]))
-    loss, metrics = guided(rows.reading(["now.logp", "sampler.logp", "advantage"], "guided"), clip_high=0.25)
+    loss, metrics = behaviour_clip(rows, clip_high=0.25)
     assert loss.tolist() == pytest.approx([-0.5, -1.25, 0.8])
     assert metrics["ratio_mean"].tolist() == pytest.approx([0.5, 2.0, 0.5])
     loss.sum().backward()

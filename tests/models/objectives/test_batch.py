@@ -19,16 +19,12 @@ ROWS = st.lists(
 )
 
 
-def batch(
-    reward: list[float], group: list[int] | None = None, length: list[int] | None = None, expert: tuple[int, ...] = ()
-) -> Rows:
-    origin = np.array(["expert" if at in expert else "own" for at in range(len(reward))])
+def batch(reward: list[float], group: list[int] | None = None, length: list[int] | None = None) -> Rows:
     return Rows(
         {
             "reward": torch.tensor(reward, dtype=torch.float64),
             "group": torch.tensor(group or [0] * len(reward)),
             "length": torch.tensor(length or [1] * len(reward)),
-            "origin": origin,
         }
     )
 
@@ -75,9 +71,9 @@ def test_opo_weighs_the_baseline_by_length() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rows_without_a_reward_or_of_another_origin_count_nowhere(name: str) -> None:
+def test_rows_without_a_reward_count_nowhere(name: str) -> None:
     alone = ALL[name](batch([1, 0, 0, 0, 1], [0, 0, 0, 1, 1], [3, 1, 2, 5, 1]))
-    with_others = batch([1, 0, NAN, 0, 9, 0, 1], [0, 0, 0, 0, 0, 1, 1], [3, 1, 7, 2, 4, 5, 1], expert=(4,))
+    with_others = batch([1, 0, NAN, 0, NAN, 0, 1], [0, 0, 0, 0, 0, 1, 1], [3, 1, 7, 2, 4, 5, 1])
     found = ALL[name](with_others)
     assert found[[0, 1, 3, 5, 6]].tolist() == pytest.approx(alone.tolist())
     assert (found[[2, 4]].tolist(), found.dtype) == ([0.0, 0.0], torch.float64)

@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from gradus.models.objectives.losses.behaviour import behaviour_clip, decoupled, iw_sft
-from gradus.models.objectives.losses.clipped import clip
+from gradus.models.objectives.losses.behaviour import decoupled, iw_sft
+from gradus.models.objectives.losses.clipped import behaviour_clip, clip
 from gradus.models.objectives.rows import Rows
 
 NOW = torch.tensor([0.6, 0.4, 0.5, 0.2]).log()

@@ -2,7 +2,6 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -23,14 +22,12 @@ def batch(
     group: list[int] | None = None,
     *,
     correct: list[float] | None = None,
-    expert: tuple[int, ...] = (),
 ) -> Rows:
     return Rows(
         {
             "reward": torch.tensor(reward, dtype=torch.float64),
             "correct": torch.tensor(correct or reward, dtype=torch.float64),
             "group": torch.tensor(group or [0] * len(reward)),
-            "origin": np.array(["expert" if at in expert else "own" for at in range(len(reward))]),
         }
     )
 
@@ -114,9 +111,9 @@ def test_no_weight_of_univg_r1_is_below_zero(form: str) -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rows_without_a_reward_or_of_another_origin_count_nowhere(name: str) -> None:
+def test_rows_without_a_reward_count_nowhere(name: str) -> None:
     alone = ALL[name](batch([1, 0, 0, 0, 1], [0, 0, 0, 1, 1]))
-    others = batch([1, 0, NAN, 0, 1, 0, 1, 1, NAN], [0, 0, 0, 0, 0, 1, 1, 2, 3], expert=(4, 7))
+    others = batch([1, 0, NAN, 0, NAN, 0, 1, NAN, NAN], [0, 0, 0, 0, 0, 1, 1, 2, 3])
     found = ALL[name](others)
     assert found[[0, 1, 3, 5, 6]].tolist() == pytest.approx(alone.tolist())
     assert (found[[2, 4, 7, 8]].tolist(), found.dtype) == ([0.0] * 4, torch.float64)

@@ -23,7 +23,6 @@ def batch(
     reward: list[float],
     group: list[int] | None = None,
     *,
-    expert: tuple[int, ...] = (),
     calls: list[int] | None = None,
     logp: list[list[float]] | None = None,
 ) -> Rows:
@@ -35,7 +34,6 @@ def batch(
             "reward": torch.tensor(reward, dtype=torch.float64),
             "correct": torch.tensor(reward, dtype=torch.float64),
             "group": torch.tensor(group or [0] * num),
-            "origin": np.array(["expert" if at in expert else "own" for at in range(num)]),
         },
         {"sampler.logp": torch.tensor([value for each in logp for value in each], dtype=torch.float64)},
         torch.tensor([len(each) for each in logp]),
@@ -133,14 +131,13 @@ def test_one_stratum_is_grpo_and_strata_of_two_groups_do_not_mix() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_rows_without_a_reward_or_of_another_origin_count_nowhere(name: str) -> None:
+def test_rows_without_a_reward_count_nowhere(name: str) -> None:
     settings = {"k": 2} if name == "pass_at_k" else {}
     logp = [[-1.0], [-2.0], [-3.0], [-4.0], [-5.0]]
     alone = ALL[name](batch([1, 0, 0, 0, 1], [0, 0, 0, 1, 1], logp=logp), **settings)
     with_others = batch(
-        [1, 0, NAN, 0, 1, 0, 1],
+        [1, 0, NAN, 0, NAN, 0, 1],
         [0, 0, 0, 0, 0, 1, 1],
-        expert=(4,),
         logp=[*logp[:2], [-1.5], logp[2], [-9.0], *logp[3:]],
     )
     found = ALL[name](with_others, **settings)
