@@ -35,6 +35,8 @@ class Advantage:
     part: Part
     when: Literal["update", "step"] = "update"
     per: Literal["row", "token"] = "row"
+    compares_group: bool = True
+    """True if groups of equal rewards have none."""
 
     def is_by_token(self, values: Tensor, num_rows: int) -> bool:
         """Return whether it came out as one number a token; of as many rows as tokens, what it says decides."""
@@ -103,18 +105,20 @@ class Objective:
         """Return which rows need the log-probs of a sampler, (N,) bool."""
         return self._of_terms(rows, [term.needs_sampler for term in self.terms])
 
-    def may_learn(self, rows: Rows, of_step: Tensor | None = None) -> Tensor:
+    def may_learn(self, rows: Rows, varied: Tensor | None = None) -> Tensor:
         """Return which rows may have a gradient, (N,) bool: those whose advantage is not 0, or that need none.
 
-        `of_step` (N,) says which rows those advantages may reach that every step makes; None: all.
+        `varied` (N,) are the rows of groups of unequal rewards: of the advantages that every step makes, those that
+        compare a group may reach them alone. None: all.
         """
-        reached = torch.ones(rows.num_rows, dtype=torch.bool) if of_step is None else of_step
+        everywhere = torch.ones(rows.num_rows, dtype=torch.bool)
+        compared = everywhere if varied is None else varied
         found, members = self.acting(rows), self.members(rows)
         for index, term in enumerate(self.terms):
             given = rows[advantage_column(term.advantage)]
             advantage = self.advantages[term.advantage]
             if advantage.when == "step":
-                own = reached
+                own = compared if advantage.compares_group else everywhere
             elif advantage.is_by_token(given, rows.num_rows):
                 own = rows.row_sum((given != 0).double()) > 0
             else:

@@ -23,7 +23,6 @@ from gradus.models.objectives.rows import Rows
     when="step",
     returns=("coefficient",),
     mean_over="row",
-    compares_group=True,
 )
 def trpa(
     rows: Rows,
@@ -72,7 +71,6 @@ def trpa(
     when="step",
     returns=("coefficient",),
     mean_over="row",
-    compares_group=True,
 )
 def given_first(rows: Rows, *, beta: Annotated[float, Gt(0.0)] = 0.1) -> Tensor:
     """Prefer the given rows of a group to the policy's own: coefficients of log pi in the loss of DPO, one a row, (N,).

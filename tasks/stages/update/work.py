@@ -71,8 +71,7 @@ class Work:
 
     def has_signal(self) -> bool:
         """Return whether a row has a gradient."""
-        # A critic compares across groups.
-        varied = ~torch.from_numpy(self.zero_std)[self.rows["group"]] | self.config.needs_critic
+        varied = ~torch.from_numpy(self.zero_std)[self.rows["group"]]
         return bool(((self.rows.lengths > 0) & self.objective.may_learn(self.rows, varied)).any())
 
     def refuse_uniform(self) -> None:
@@ -188,7 +187,8 @@ def objective_of(config: UpdateConfig) -> Objective:
 
 
 def _advantage(chosen: AdvantageConfig) -> Advantage:
-    return Advantage(_part(chosen), chosen.component.when, chosen.component.per or "row")
+    found = chosen.component
+    return Advantage(_part(chosen), found.when, found.per or "row", found.compares_group)
 
 
 def _part(chosen: Chosen) -> Part:

@@ -45,3 +45,25 @@ def test_the_permission_is_part_of_the_identity_and_the_saving_of_the_state_is_n
 
     assert named(save="never") == named(save="behind") == named()
     assert named(may_skip=True, save="now") == named(may_skip=True) != named()  # none is found by `gradus update`
+
+
+@pytest.mark.parametrize(
+    ("advantage", "learns"),
+    [
+        ("grpo", False),
+        ("dpo", False),  # made at the step, of pairs of unequal rewards
+        ("ngrpo", True),  # the groups of wrong rows are below the virtual right one
+        ("reinforce_plus_plus", True),  # compares over groups
+        ("trpa", True),  # without a pair, right rows are pulled up, wrong ones down
+    ],
+)
+def test_groups_of_equal_rewards_teach_what_compares_with_more_than_the_group(
+    house: House, advantage: str, learns: bool
+) -> None:
+    rows = house.rows()
+    inputs = {"rollouts": [house.put(rows)], "scores": [house.score(rows, EQUAL)], "policy": [house.policy]}
+    inputs["reference"] = [house.policy]
+    loss = {"loss": "reinforce", "aggregation": "sequence_mean"} if advantage in ("dpo", "trpa") else {}
+    _, report = house.run(house.job(inputs, {"may_skip": True}, advantage=advantage, lr=1e-3, **loss))
+    assert report["summary"]["updates"] == int(learns)
+    assert (report["metrics"].get("policy/grad_norm", 0.0) > 1e-6) is learns
