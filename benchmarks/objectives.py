@@ -109,7 +109,7 @@ def ours(name: str, rows: Rows) -> Timed:
 
 def plain(name: str, rows: Rows) -> Timed:
     whole, leaves = with_leaves(rows)
-    columns = {each: whole[each] for each in whole.columns}
+    columns = {each: whole[each] for each in whole.columns} | {"mask": rows.mask}
 
     def loss() -> Tensor:
         return PLAIN[name](columns, whole.row, whole.lengths)[0].mean()

@@ -71,7 +71,7 @@ class Rows(base.Rows):
         """(M,) int64: the place of each token in its row, from 0."""
         return torch.arange(len(self.row)) - offsets(self.lengths)[:-1][self.row]
 
-    @property
+    @cached_property
     def mask(self) -> Tensor:
         """(M,) bool: tokens that count."""
         return torch.ones(len(self.row), dtype=torch.bool) if self._mask is None else self._mask

@@ -61,10 +61,10 @@ def sapo(
     """
     advantage = rows["advantage"]
     ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    tau = torch.full_like(advantage, tau_negative).masked_fill(advantage > 0, tau_positive)
+    tau = torch.where(advantage > 0, advantage.new_tensor(tau_positive), tau_negative)
     gate = torch.sigmoid(tau * (ratio - 1))
-    steepness = (4 * gate * (1 - gate)).detach()
-    return -4 / tau * gate * advantage, {"gate_mean": steepness, "ratio_max": ratio.detach()}
+    given = gate.detach()
+    return -4 / tau * gate * advantage, {"gate_mean": 4 * given * (1 - given), "ratio_max": ratio.detach()}
 
 
 @component("loss", paper="arXiv 2505.12504", needs=("now.logp", "old.logp", "advantage"))

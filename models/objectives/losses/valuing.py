@@ -29,9 +29,7 @@ def rover(rows: Rows, *, rho: Annotated[float, Gt(0.0)] = 1.0) -> tuple[Tensor, 
     Args:
         rho: Scale of the values.
     """
-    value = rho * (rows["now.mean_logp"] - rows["reference.mean_logp"]).detach()
-    following = torch.cat([value[1:], value.new_zeros(1)])[: len(value)]
-    ends = rows.lengths[rows.row] - 1
-    target = rows["advantage"] + torch.where(rows.position < ends, following, 0.0)
+    following = (rows["now.mean_logp"] - rows["reference.mean_logp"]).detach().roll(-1)
+    following[rows.lengths.cumsum(0)[rows.lengths > 0] - 1] = 0.0
     found = rho * (rows["now.logp"] - rows["reference.logp"])
-    return (found - target.detach()).square(), {"value_abs": found.detach().abs()}
+    return (found - torch.add(rows["advantage"], following, alpha=rho)).square(), {"value_abs": found.detach().abs()}

@@ -65,13 +65,13 @@ def dppo(
         limit_high: Largest divergence of a token that became more probable.
         cap: Largest weight.
     """
-    log_now, log_then, advantage = rows["now.logp"].detach(), rows["sampler.logp"], rows["advantage"]
+    log_now, log_then = rows["now.logp"].detach(), rows["sampler.logp"]
     now, then = log_now.double().exp(), log_then.double().exp()
-    distance = (now - then).abs()
+    change = now - then
     if divergence == "kl":
         others = torch.xlogy(1 - then, 1 - then) - torch.special.xlog1py(1 - then, -now)
-        distance = then * (log_then - log_now) + others
-    outside = torch.where(advantage > 0, (now > then) & (distance > limit_high), (now < then) & (distance > limit_low))
+        change = torch.copysign(then * (log_then - log_now) + others, change)
+    outside = torch.where(rows["advantage"] > 0, change > limit_high, change < -limit_low)
     weight = _ratio(log_now - log_then).clamp(max=cap).masked_fill(outside, 0.0)
     loss, metrics = _weighted(rows, weight)
     return loss, {**metrics, "masked_frac": outside.float()}
@@ -103,15 +103,16 @@ def rec(
         outer_low: A ratio of at most 1 - outer_low is beyond the ring.
         outer_high: A ratio of at least 1 + outer_high is beyond the ring.
     """
-    ratio, advantage = _ratio(rows["now.logp"] - rows["sampler.logp"]), rows["advantage"]
-    not_high, not_low = ratio <= 1 + clip_high, ratio >= 1 - clip_low
-    inside = not_high & not_low
+    ratio, upwards = _ratio(rows["now.logp"] - rows["sampler.logp"]), rows["advantage"] > 0
     if clip == "one_side":
-        inside = torch.where(advantage > 0, not_high, not_low)
-    elif clip == "ring":
-        inside |= torch.where(advantage > 0, ratio <= 1 - outer_low, ratio >= 1 + outer_high)
-    loss, metrics = _weighted(rows, torch.where(inside, ratio if importance else torch.ones_like(ratio), 0.0))
-    return loss, {**metrics, "masked_frac": (~inside).float()}
+        inside = torch.where(upwards, ratio <= 1 + clip_high, ratio >= 1 - clip_low)
+    else:
+        inside = (ratio <= 1 + clip_high) & (ratio >= 1 - clip_low)
+    if clip == "ring":
+        inside |= torch.where(upwards, ratio <= 1 - outer_low, ratio >= 1 + outer_high)
+    kept = inside.to(ratio.dtype)
+    loss, metrics = _weighted(rows, kept * ratio if importance else kept)
+    return loss, {**metrics, "masked_frac": 1 - kept}
 
 
 @component("loss", paper="arXiv 2503.14286", needs=("now.logp", "sampler.logp", "advantage"))
@@ -151,11 +152,11 @@ def vespo(
         decay_negative: lambda for A < 0.
     """
     whole = rows.row_sum((rows["now.logp"] - rows["sampler.logp"]).detach())
-    log_ratio = whole.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)[rows.row]
+    log_ratio = whole.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     excess = 1 - log_ratio.exp()
-    positive = power_positive * log_ratio + decay_positive * excess
-    negative = power_negative * log_ratio + decay_negative * excess
-    return _weighted(rows, torch.where(rows["advantage"] >= 0, positive, negative).exp())
+    positive = (power_positive * log_ratio + decay_positive * excess).exp()
+    negative = (power_negative * log_ratio + decay_negative * excess).exp()
+    return _weighted(rows, torch.where(rows["advantage"] >= 0, positive[rows.row], negative[rows.row]))
 
 
 @component(
@@ -215,7 +216,7 @@ def llds(rows: Rows) -> tuple[Tensor, Metrics]:
     """
     fall = rows["old.logp"] - rows["now.logp"]
     gate = (rows.row_sum(fall.detach()) > 0)[rows.row] & (rows["advantage"] >= 0)
-    return torch.where(gate, fall.clamp_min(0.0), 0.0), {"displaced_frac": gate.float()}
+    return torch.where(gate, fall.relu(), 0.0), {"displaced_frac": gate.float()}
 
 
 def _ratio(log_ratio: Tensor) -> Tensor:
