@@ -1,6 +1,6 @@
 """The clipped surrogate on token ratios (PPO), to the policy before the update or to the sampler."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -9,8 +9,6 @@ from torch import Tensor
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
 from gradus.models.objectives.rows import Rows
-
-Bound = TypeVar("Bound", float, Tensor)
 
 
 @component("loss", paper="arXiv 1707.06347", needs=("now.logp", "old.logp", "advantage"))
@@ -56,7 +54,7 @@ def behaviour_clip(
     return surrogate(ratio, rows["advantage"], 1 - clip_low, 1 + clip_high)
 
 
-def surrogate(ratio: Tensor, advantage: Tensor, low: Bound, high: Bound) -> tuple[Tensor, Metrics]:
+def surrogate(ratio: Tensor, advantage: Tensor, low: Any, high: Any) -> tuple[Tensor, Metrics]:
     """Return -min(ratio A, clamp(ratio, low, high) A) and the metrics of `clip`, (M,); bounds are numbers or (M,)."""
     loss = -torch.minimum(ratio * advantage, ratio.clamp(low, high) * advantage)
     given = ratio.detach()
