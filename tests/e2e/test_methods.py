@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+import gradus
 from gradus.flows.recipe.overlays import overlay_files
+from gradus.tasks.inspect.comparing.scaling import Sigmoid, fit_sigmoid
 from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
 
@@ -104,3 +106,27 @@ def test_a_method_trains_two_rounds(methods: Program, judge: Server, name: str) 
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
     assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])
+
+
+def test_scale_rls_curve_is_over_the_tokens_of_the_rollouts(methods: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    small = (*SMALL[2:], "rounds=4", "evaluate.every=1")
+    words = (word for text in small for word in ("--set", text))
+    methods.json("train", str(RECIPE), "--method", "scale_rl", *words, "--run", "curve")
+    started = [each for each in methods.events("curve") if each["event"] == "stage_started"]
+    spent = dict.fromkeys((each["round"] for each in started if each["stage"] == "evaluate"), 0)
+    for each in started:
+        if each["stage"] == "rollout" and each["round"] > 0 and not each["purpose"].startswith("eval"):
+            tokens = sum(len(row["completion_tokens"]) for row in methods.rows(each["output"]))
+            spent = {at: before + tokens * (at >= each["round"]) for at, before in spent.items()}
+    seen: list[list[float]] = []
+
+    def fitted(compute: Any, rate: Any) -> Sigmoid:
+        seen.extend(values.tolist() for values in (compute, rate))
+        return fit_sigmoid(compute, rate)
+
+    monkeypatch.setenv("GRADUS_HOME", str(methods.home))
+    monkeypatch.setattr("gradus.tasks.inspect.comparing.scaling.fit_sigmoid", fitted)
+    curve = gradus.run("curve").scaling()
+    assert seen[0] == list(spent.values())
+    assert seen[0][-1] > seen[0][1] > seen[0][0] == 0
+    assert curve.start == seen[1][0]
