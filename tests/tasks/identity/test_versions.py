@@ -63,7 +63,7 @@ def edit(copy: Path, old: str, new: str) -> None:
 def test_a_formula_moves_its_own_digest_alone(copy: Path) -> None:
     before = digest(copy, "advantage", "grpo"), digest(copy, "advantage", "rloo")
     assert before[0] == now()["advantage/grpo"][1]
-    edit(copy, "_centred(rows) / (std + std_eps)", "_centred(rows) / (std - std_eps)")
+    edit(copy, ".nan_to_num(0.0) / (std + std_eps)", ".nan_to_num(0.0) / (std - std_eps)")
     assert digest(copy, "advantage", "grpo") != before[0]
     assert digest(copy, "advantage", "rloo") == before[1]
 
