@@ -40,7 +40,17 @@ def own(*names: str) -> tuple[str, ...]:
 HINTED = (*own("escalate", "annealed", "surface"), "seele", "guide_grpo")
 TEXTS = ("sft", "luffy", "hpt")
 CHOOSING = (*own("variance", "refill"), "vade", "dapo", "knapsack_rl")
+OBJECTIVES = (
+    *("dr_grpo", *own("sequence_mean", "symmetric", "refill"), "gspo", "cispo", "top_entropy"),
+    *("ngrpo", "clip_cov", "rloo", "reinforce_plus_plus"),
+)
+"""Without DAPO's mean over tokens, without its clip range, both of which plain GRPO has here, and with its refilled
+rounds; its penalty of overlong answers does nothing to short ones. Then other objectives."""
 EASY = ('policy="starts/eta-0.1"',)
+SHORT = 40_000
+"""Four rounds, after which plain GRPO is half way: at 80,000 tokens every objective has arrived."""
+FOUR_STEPS = ("update.minibatch_groups=8", "update.lr=3e-4")
+"""Four optimiser steps a round, three of them on rows of an older policy; at lr = 1e-3 every method collapses."""
 MIXED = ('problems="mixed.jsonl"',)
 PATIENT = ("max_skipped_updates=1000",)
 LINES = ('score.rewards=["rewards.py:lines"]',)
@@ -50,6 +60,8 @@ RUNGS = (
     Rung("error rate 0.3, easier problems in the set", (*own("escalate", "variance"), "dapo"), MIXED),
     Rung("error rate 0.3, three times the tokens", own("variance"), PATIENT, 3 * TOKENS),
     Rung("error rate 0.1", (*own("escalate", "variance"), "dapo"), EASY),
+    Rung("objectives, one step a round", OBJECTIVES, EASY, SHORT),
+    Rung("objectives, four steps a round", OBJECTIVES, (*EASY, *FOUR_STEPS), SHORT),
 )
 
 

@@ -271,8 +271,31 @@ UPDATES = TableSchema(
 """Use of each row in an update: a file of its checkpoint, ROWS_FILE, and a table of `gradus sql`."""
 ROWS_FILE = "rows.parquet"
 
+GRADIENTS = TableSchema(
+    "gradients",
+    ("rollout_id",),
+    (
+        Column("rollout_id", _TEXT, "the rollout", required=True),
+        Column("problem_id", _TEXT, "its problem", required=True),
+        Column("origin", _TEXT, "who wrote it: own, expert, teacher ..."),
+        Column("reward", _FLOAT, "its reward"),
+        Column("advantage", _FLOAT, "mean over its tokens of the first advantage"),
+        Column("pull", _FLOAT, "-dL/d(log-prob) summed over its tokens; positive: it is to become more likely"),
+        Column("mass", _FLOAT, "|advantage| x its share of the loss, summed: what it would weigh without clips"),
+        Column("masked_frac", _FLOAT, "share of mass that a weight or correction sets to 0", low=0, high=1),
+        Column("clipped_frac", _FLOAT, "share of the mass elsewhere at which the loss is flat", low=0, high=1),
+    ),
+)
+"""The gradient of an objective on stored rollouts, which no step follows; beside it HALVES_FILE."""
+HALVES_FILE = "halves.safetensors"
+HALVES = ("first", "second")
+"""The tensors of that file: the gradient of either half of the groups; their sum is the whole."""
+
 TABLES = {
-    t.name: t for t in (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, MEASURES, EVALUATIONS)
+    t.name: t
+    for t in (
+        *(PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, MEASURES, EVALUATIONS, GRADIENTS),
+    )
 }
 CHECKPOINTS = "checkpoints"
 BASE = "base"

@@ -14,6 +14,7 @@ from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, 
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
 from gradus.flows.library import exchange_calls, results, run_calls
+from gradus.flows.loop.laboratory.asked import lab_asked
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name
@@ -307,6 +308,19 @@ def compare(
                 write_plot(found, plot)  # before the answer, whose reader may close the pipe
                 aside(f"picture: {plot}")
             answer(found, as_json, render_comparison)
+
+
+@may_wait
+@options_of(run_calls.lab)
+def lab(as_json: AsJson = False, **given: Any) -> None:
+    """Put methods side by side on the stored rounds of runs: the gradient of each, without a token sampled.
+
+    Of each method: its angle to the others, its signal to noise, clipped and masked tokens, and by how much a step
+    raises the mean reward of held-out rollouts. With --then compare the better half is trained, with a verdict.
+    """
+    from gradus.flows.console.laboratory_tables import render_laboratory
+
+    answer(run_calls.looked_at(lab_asked(**given)), as_json, render_laboratory)
 
 
 @options_of(exchange_calls.export)

@@ -10,6 +10,7 @@ from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import HOW
+from gradus.flows.loop.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
 from gradus.flows.recipe.checking import check_settings
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gradus.flows.loop.dry_run import ComparisonForecast
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
+    from gradus.tasks.inspect.laboratory.figures import Laboratory
 
 KEEP = "last=2,best"
 Keep = Annotated[str, Taken("checkpoints that keep their weights: the last N, those of every N rounds, the best one")]
@@ -108,6 +110,29 @@ def compare(asked: Asked) -> "Comparison":
     problems are not judged.
     """
     return compared(asked)
+
+
+@call
+@taking(lab_asked)
+def lab(asked: LabAsked) -> "Laboratory":
+    """Compute the gradients of methods on stored rounds of runs, side by side; nothing is sampled.
+
+    `method` has methods by name or .toml file, `every` takes all that change the objective. With then = "compare" the
+    better half is trained and compared, and halved again at each doubling of the `budget`.
+    """
+    return looked_at(asked)
+
+
+def looked_at(asked: LabAsked) -> "Laboratory":
+    """Do so; UsageError before Prefect is imported if it cannot begin."""
+    from gradus.flows.loop.laboratory.asked import lab_ready
+
+    lab_ready(Home.from_environment(), asked)
+    with computing() as ready:
+        from gradus.flows import laboratory  # Prefect, which wrong arguments need not wait for
+
+        ready()
+        return cast("Callable[..., Laboratory]", laboratory.lab)(**vars(asked))
 
 
 @call

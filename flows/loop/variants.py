@@ -43,7 +43,7 @@ def methods_of(
     Raise UsageError as `read_recipe` does, and for two that are the same.
     """
     chosen = [
-        Variant(_called(name, overlay, varied), read_recipe(runs, name, texts, overlay, rounds=rounds)[0])
+        Variant(called(name, overlay, varied), read_recipe(runs, name, texts, overlay, rounds=rounds)[0])
         for name in names
         for overlay in ([] if each == "none" else [each] for each in overlays or ["none"])
         for texts, varied in _combinations(assignments)
@@ -96,7 +96,8 @@ def _combinations(assignments: Sequence[str]) -> Iterator[tuple[list[str], list[
         yield list(texts), [text for text, several in zip(texts, values.values(), strict=True) if len(several) > 1]
 
 
-def _called(name: str, overlay: Sequence[str], varied: Sequence[str]) -> str:
+def called(name: str, overlay: Sequence[str], varied: Sequence[str] = ()) -> str:
+    """Return the name of a recipe, or of a method, with methods and settings."""
     parts = [part for text in (name, *overlay) for part in ([text] if Path(text).is_file() else text.split("+"))]
     stems = [Path(part).stem if part.endswith(".toml") else part for part in parts]
     return " ".join(["+".join(stems), *varied])

@@ -98,7 +98,7 @@ def optimise(
     """
     budget = budget or Budget(settings.micro_tokens)
     form = form_of(train_state.model)
-    counted = rows.adding(mask=_counted(rows, objective))
+    counted = counted_rows(rows, objective)
     for chosen in steps:
         step = Step(train_state, counted.select(chosen), objective, settings, form, budget, critic, on_rows)
         with recomputed(train_state.model, wanted=settings.activation_checkpointing):
@@ -108,8 +108,8 @@ def optimise(
             return
 
 
-def _counted(rows: Rows, objective: Objective) -> Tensor:
-    """(T,) bool: tokens that carry loss, whose log-probs are all finite, the sampler's where a term needs it.
+def counted_rows(rows: Rows, objective: Objective) -> Rows:
+    """Mask all tokens but those that carry loss, whose log-probs are all finite, the sampler's where a term needs it.
 
     The others are left out of loss and denominators.
     """
@@ -117,7 +117,7 @@ def _counted(rows: Rows, objective: Objective) -> Tensor:
     known = [rows[name] for name in ("old.logp", "reference.logp") if name in rows]
     if known:
         found &= all_finite(*known)
-    return found & rows["trained"] if "trained" in rows else found
+    return rows.adding(mask=found & rows["trained"] if "trained" in rows else found)
 
 
 @dataclass(frozen=True)
@@ -166,7 +166,7 @@ class Step:
 
     def _gradient(self, num_tokens: int) -> "tuple[Rows, float, Averages, Tensor, Tensor]":
         """Accumulate the gradients of all packs; return the loss, metrics, log-probs and token weights (M,)."""
-        ranks, (prepared, metrics_of_step) = self.budget.ranks, self._prepared(num_tokens)
+        ranks, (prepared, metrics_of_step) = self.budget.ranks, self.prepared(num_tokens)
         own, total = Averages(), 0.0
         found, model = torch.zeros(2, len(self.rows.row)), self.train_state.model
         self.train_state.zero_grad()
@@ -204,7 +204,7 @@ class Step:
         self.train_state.step += 1
         return lr
 
-    def _prepared(self, num_tokens: int) -> tuple[Rows, dict[str, Tensor]]:
+    def prepared(self, num_tokens: int) -> tuple[Rows, dict[str, Tensor]]:
         """The rows with all that the terms need (see `pack_loss`), and metrics of their tokens."""
         metrics, found = dict[str, Tensor](), dict[str, Tensor]()
         rows = self._measured(num_tokens)

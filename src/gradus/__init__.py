@@ -15,7 +15,7 @@ _HOMES = {
     "flows.library.results": ("Artifact", "Run", "run", "runs", "sql"),
     "flows.library.run_calls": (
         *("compare", "dry_compare", "dry_prune", "dry_rerun", "dry_restore", "dry_run"),
-        *("plan_comparison", "prune", "rerun", "restore", "train"),
+        *("lab", "plan_comparison", "prune", "rerun", "restore", "train"),
     ),
     "flows.library.stage_calls": (
         *("curate", "evaluate", "hint", "ingest", "profile", "rollout", "score", "update", "warmstart"),

@@ -17,6 +17,7 @@ from gradus.flows.library.run_calls import dry_prune as dry_prune
 from gradus.flows.library.run_calls import dry_rerun as dry_rerun
 from gradus.flows.library.run_calls import dry_restore as dry_restore
 from gradus.flows.library.run_calls import dry_run as dry_run
+from gradus.flows.library.run_calls import lab as lab
 from gradus.flows.library.run_calls import plan_comparison as plan_comparison
 from gradus.flows.library.run_calls import prune as prune
 from gradus.flows.library.run_calls import rerun as rerun

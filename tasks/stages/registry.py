@@ -17,6 +17,7 @@ from gradus.data.lake.schema import TABLES
 from gradus.data.nearest import did_you_mean
 from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
 from gradus.tasks.config.evaluate import EVALUATE
+from gradus.tasks.config.gradient import GRADIENT
 from gradus.tasks.config.ingest import INGEST
 from gradus.tasks.config.learning import UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
@@ -29,7 +30,7 @@ STAGES = {
     each.name: each
     for each in (
         *(INGEST, CURATE, HINT, WAVE, ROLLOUT, SCORE, DIFFICULTY, TRACKER, MEASURE),
-        *(SHAPE, UPDATE, WARMSTART, EVALUATE),
+        *(SHAPE, UPDATE, GRADIENT, WARMSTART, EVALUATE),
     )
 }
 """Our own."""

@@ -38,14 +38,19 @@ class Updates:
 
     def update(self, config: UpdateConfig, inputs: Tables, purpose: str = "train") -> Outcome:
         """Run an update, after the shapes of its batch if it has any."""
-        if config.reads_batch:
-            shaping = shaping_config(self.recipe, config)
-            seen = {**self.whole, "problems": self.problems, "trackers": self.columns(shaping.tracked)}
-            facts: JsonObject = {"round": self.index}
-            step = self.session.stage("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts)
-            inputs = {**inputs, "batch": [step.ref]}
-        facts = {"save": self._save, "may_skip": True}
+        inputs = self.with_batch(config, inputs, purpose)
+        facts: JsonObject = {"save": self._save, "may_skip": True}
         return self.session.stage("update", config.with_batch, inputs, round=self.index, purpose=purpose, facts=facts)
+
+    def with_batch(self, config: UpdateConfig, inputs: Tables, purpose: str) -> Tables:
+        """Return the inputs of an update with the batch that its shapes make, if it has any."""
+        if not config.reads_batch:
+            return inputs
+        shaping = shaping_config(self.recipe, config)
+        seen = {**self.whole, "problems": self.problems, "trackers": self.columns(shaping.tracked)}
+        facts: JsonObject = {"round": self.index}
+        step = self.session.stage("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts)
+        return {**inputs, "batch": [step.ref]}
 
     def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:
         """Return the model of each role after the round; one whose rows have no signal stays as it was.

@@ -29,8 +29,12 @@ def pack_loss(
     `weight.I` (without one every token weighs alike) and `scale.I`, by how much the loss of a token counts.
     """
     rows = prepared.select(pack.rows)
+    return loss_of(objective, rows, measured(model, objective, rows, pack, form))
+
+
+def loss_of(objective: Objective, rows: Rows, seen: Rows) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
+    """Return what `pack_loss` does, of prepared rows and the same with the policy's quantities."""
     recorded = torch.isfinite(rows["sampler.logp"])
-    seen = _measured(model, objective, rows, pack, form)
     factor, found = _correction(objective, seen, recorded)
     logp, members = seen["now.logp"].detach(), objective.members(rows)
     total, weights, said = logp.new_zeros(()), torch.ones_like(logp), list[TokenMetrics]()
@@ -59,7 +63,7 @@ def pack_loss(
     return total, logp, weights, said
 
 
-def _measured(model: PreTrainedModel, objective: Objective, rows: Rows, pack: Pack, form: Form) -> Rows:
+def measured(model: PreTrainedModel, objective: Objective, rows: Rows, pack: Pack, form: Form) -> Rows:
     """Return the rows with the policy's quantities of their tokens, with gradient.
 
     Wherever a given log-prob is masked or was never recorded the policy's own stands: a gap must not stay in the

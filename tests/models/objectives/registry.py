@@ -19,6 +19,7 @@ from gradus.components.registry import components
 from gradus.components.rows import Marks
 from gradus.data.lake.schema import OF_MARKS
 from gradus.models.objectives.columns import COLUMNS
+from gradus.models.objectives.objective import Objective
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.objectives.rows import Rows
 from gradus.models.policy import new_policy
@@ -182,20 +183,28 @@ def _own() -> Tensor:
     return all_tokens(policy(), rollouts(), Budget(10_000)).logp
 
 
-def trained_by(name: str, micro_tokens: int, ranks: Ranks = ALONE) -> tuple[Tensor, dict[str, float]]:
-    """The gradient of one step with a component, flat, and the step's metrics."""
+def prepared(name: str) -> tuple[UpdateConfig, Objective, Rows, TrainState]:
+    """The settings, the objective, the rows and the train state of a step with a component."""
     config = config_of(EVERY[name])
-    objective, budget, model = objective_of(config), Budget(micro_tokens, ranks=ranks), policy()
+    objective = objective_of(config)
     rows = objective.with_advantages(with_carried(rollouts(), config.needs))
     rows = rows.adding(of_tokens=_known(rows, config.needs))
-    state, found = TrainState(model, config, seed=1), list[Tensor]()
-
-    def before_step(_optimizer: Any, _args: Any, _kwargs: Any) -> None:
-        grads = [each.grad for each in state.masters.values()]
-        found.append(torch.cat([each.flatten().clone() for each in grads if each is not None]))
-
+    state = TrainState(policy(), config, seed=1)
     state.adopt(config)
-    state.optimizer.register_step_pre_hook(before_step)
+    return config, objective, rows, state
+
+
+def gradient_of(state: TrainState) -> Tensor:
+    """The gradient that the trained weights hold, flat."""
+    grads = [each.grad for each in state.masters.values()]
+    return torch.cat([each.flatten().clone() for each in grads if each is not None])
+
+
+def trained_by(name: str, micro_tokens: int, ranks: Ranks = ALONE) -> tuple[Tensor, dict[str, float]]:
+    """The gradient of one step with a component, flat, and the step's metrics."""
+    (config, objective, rows, state), found = prepared(name), list[Tensor]()
+    budget = Budget(micro_tokens, ranks=ranks)
+    state.optimizer.register_step_pre_hook(lambda *_: found.append(gradient_of(state)))
     (step,) = optimise(state, rows, [torch.arange(rows.num_rows)], objective, config, budget=budget)
     (gradient,) = found
     return gradient, step.metrics

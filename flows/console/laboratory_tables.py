@@ -1,0 +1,57 @@
+"""The tables of `gradus lab`: methods by gain, their cosines, what was left out."""
+
+from gradus.flows.console.comparison_tables import render_comparison
+from gradus.flows.console.output import fields, line, table
+from gradus.tasks.formats import points, share
+from gradus.tasks.inspect.laboratory.figures import Laboratory, MethodFigures
+
+_MAX_COSINES = 12
+"""Methods in the matrix that a terminal shows; the picture and --json have all."""
+
+
+def render_laboratory(found: Laboratory) -> None:
+    """Print the methods, the run's own first, then by gain; cut is what clips and masks take at the highest age."""
+    columns = ("", "gain", "right", "wrong", "cosine", "S/N", "dead", "cut")
+    title = "a step of each method on the same rollouts; gain in points, right and wrong in nats"
+    table(title, columns, [_row(each) for each in found["methods"]])
+    distinct = [place for place, each in enumerate(found["methods"]) if not each["same_as"]]
+    shown = distinct[:_MAX_COSINES]
+    if len(shown) > 1:
+        names = [found["methods"][place]["method"] for place in shown]
+        rows = [
+            (name, *(f"{found['cosines'][place][other]:+.2f}" for other in shown))
+            for name, place in zip(names, shown, strict=True)
+        ]
+        table("cosine of gradients", ("", *names), rows)
+    for each in found["failed"]:
+        line(f"{each['method']} is left out: {each['reason']}")
+    for remark in found["remarks"]:
+        line(f"note: {remark}")
+    fields(
+        {
+            "runs": found["runs"],
+            "rounds": ", ".join(map(str, found["rounds"])),
+            "ages": ", ".join(map(str, found["ages"])),
+            "rollouts": f"{found['rows']:,}",
+        }
+    )
+    for comparison in found.get("comparisons", []):
+        render_comparison(comparison)
+
+
+def _row(each: MethodFigures) -> tuple[object, ...]:
+    gain, oldest = each["gain"], each["by_age"][-1]
+    return (
+        each["method"] + (f" (= {each['same_as']})" if each["same_as"] else ""),
+        "-" if gain is None else f"{points(gain['mean'])}±{100 * gain['error']:.1f}",
+        _nats(each["right"]),
+        _nats(each["wrong"]),
+        f"{each['cosine']:+.2f}",
+        "-" if each["signal_to_noise"] is None else f"{each['signal_to_noise']:.2f}",
+        share(each["dead_groups_frac"]),
+        share(oldest["clipped_frac"] + oldest["masked_frac"]),
+    )
+
+
+def _nats(value: float | None) -> str:
+    return "-" if value is None else f"{value:+.2f}"

@@ -1,0 +1,160 @@
+"""The arguments of `lab`, checked. Does not import Prefect."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Protocol
+
+from gradus.data.errors import GradusError, UsageError
+from gradus.data.lake.store import Store
+from gradus.flows.loop.comparing.budget import HOW, Budget, parse_budget
+from gradus.flows.loop.laboratory.cells import Method
+from gradus.flows.loop.laboratory.stored import StoredRun
+from gradus.flows.loop.reruns import read_recipe
+from gradus.flows.loop.variants import called
+from gradus.flows.parameters import Input, Taken, methods, named, runs
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.overlays import Overlay, find_overlays, overlay_files
+from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.laboratory.figures import Failure
+from gradus.tasks.runs.history import run_folder
+
+NONE = "none"
+_OF_OBJECTIVE = ("update", "phase")
+
+
+class Named(Protocol):
+    """A run."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+@dataclass(frozen=True)
+class LabAsked:
+    """The arguments of a laboratory, called as those of its flow."""
+
+    runs: Sequence[str]
+    method: Sequence[str]
+    every: bool
+    rounds: int
+    ages: str
+    set: Sequence[str]
+    then: str
+    seeds: int
+    budget: str
+
+
+def lab_asked(
+    runs: Annotated[
+        Sequence[Input | Named], Taken("trainings that are there (`gradus runs`)", complete=runs, argument=True)
+    ],
+    *,
+    method: Annotated[
+        Sequence[str],
+        Taken("lay a method over each run, a name, a .toml or a+b; the run itself is always there", complete=methods),
+    ] = (),
+    every: Annotated[bool, Taken("lay every method over it that changes the objective", "--all")] = False,
+    rounds: Annotated[int, Taken("stored rounds to look at, spread evenly over a run", least=1, most=10_000)] = 4,
+    ages: Annotated[
+        str, Taken("updates between the policy that sampled and that whose gradient is taken, as 0,1,4")
+    ] = "0,1",
+    set: Annotated[  # noqa: A002 - called as on the command line
+        Sequence[str], Taken("a setting of all methods, key=value; repeatable", "--set")
+    ] = (),
+    then: Annotated[str, Taken("compare: train the better half, and halve again at each doubling of the budget")] = "",
+    seeds: Annotated[int, Taken("trainings of each method that is compared", least=1, most=1000)] = 5,
+    budget: Annotated[str, Taken("budget of the last comparison: rounds=N, tokens=N or seconds=N")] = "",
+) -> LabAsked:
+    """Return the arguments of a laboratory; UsageError if they cannot be combined."""
+    names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in runs]
+    if not names:
+        raise UsageError("there is no run to look at", hint="name one: gradus lab RUN --method gspo (`gradus runs`)")
+    if not (method or every):
+        raise UsageError(
+            "there is no method to lay over the run", hint="name some: --method gspo --method cispo; or give --all"
+        )
+    if then not in ("", "compare"):
+        raise UsageError(f"--then {then}: there is no such step", hint="write --then compare, with --budget tokens=N")
+    if budget and not then:
+        raise UsageError("--budget is that of a comparison", hint="add --then compare")
+    if then and not budget:
+        raise UsageError("--then compare needs a budget", hint=HOW)
+    return LabAsked(names, tuple(method), every, rounds, ages, tuple(set), then, seeds, budget)
+
+
+@dataclass(frozen=True)
+class LabReady:
+    """A laboratory that can begin."""
+
+    asked: LabAsked
+    runs: Sequence[StoredRun]
+    methods: Sequence[Method]
+    """The first is the run itself."""
+    ages: Sequence[int]
+    budget: Budget | None
+    failed: Sequence[Failure] = ()
+    """Methods that cannot be laid over the runs."""
+    remarks: Sequence[str] = field(default_factory=list[str])
+
+
+def lab_ready(home: Home, asked: LabAsked) -> LabReady:
+    """Return runs and methods; UsageError for a run without a stored policy, or if no method fits."""
+    store, ages = Store(home.lake), _ages(asked.ages)
+    found = [StoredRun(store, run_folder(home.runs, name)) for name in dict.fromkeys(asked.runs)]
+    for run in found:
+        run.rounds(asked.rounds)
+    names = dict.fromkeys([*asked.method, *(_of_objective() if asked.every else ())])
+    laid, failed, remarks = [_laid(home, found, NONE, asked)], list[Failure](), list[str]()
+    for name in names:
+        try:
+            method = _laid(home, found, name, asked)
+            remarks += _beside(name)
+        except GradusError as error:
+            failed.append({"method": name, "reason": str(error)})
+            continue
+        if method.name not in {each.name for each in laid}:
+            laid.append(method)
+    if len(laid) == 1 and failed:
+        raise UsageError(f"{failed[0]['method']}: {failed[0]['reason']}")
+    budget = parse_budget(asked.budget) if asked.budget else None
+    return LabReady(asked, found, laid, ages, budget, failed, remarks)
+
+
+def _laid(home: Home, runs: Sequence[StoredRun], name: str, asked: LabAsked) -> Method:
+    overlay = [] if name == NONE else [name]
+
+    def over(run: StoredRun) -> Recipe:
+        return read_recipe(home.runs, run.folder.name, list(asked.set), overlay)[0]
+
+    return Method(NONE if name == NONE else called(name, ()), {run.folder.name: over(run) for run in runs})
+
+
+def _ages(text: str) -> list[int]:
+    try:
+        found = sorted({int(part) for part in text.split(",")})
+    except ValueError:
+        found = []
+    if not found or found[0] < 0:
+        raise UsageError(f"--ages {text!r}: these are no ages", hint="write whole numbers from 0 on: --ages 0,1,4")
+    return found
+
+
+def _of_objective() -> list[str]:
+    """Return the methods that set something of the update."""
+    return [name for name in overlay_files() if _parts(find_overlays([name])[0]) & {*_OF_OBJECTIVE}]
+
+
+def _beside(name: str) -> list[str]:
+    """Remark on the parts of a method that sample other rows, which stored rounds cannot have."""
+    parts: set[str] = set()
+    for overlay in find_overlays([name]):
+        parts |= _parts(overlay) - {*_OF_OBJECTIVE, "measures"}
+    return [f"{name}: its {', '.join(sorted(parts))} are not asked: the rows are those of the run"] if parts else []
+
+
+def _parts(overlay: Overlay) -> set[str]:
+    settings: Mapping[str, object] = overlay.facts["settings"]
+    return {key.partition(".")[0] for key in settings}

@@ -1,0 +1,147 @@
+"""Stored rounds of a run, as its journal and the lake have them: what its updates learned from, and what came after."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref, Store
+from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.loop.round.by_role import Sampled
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.course.past import Figures, Past
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.records import Summary
+from gradus.tasks.runs.spending import is_evaluation, sampled_tokens
+from gradus.tasks.runtime.attempt import read_report
+
+_WEIGHTS = ".safetensors"
+_PROFILE = "profile"
+Tables = Mapping[str, list[Ref]]
+
+
+@dataclass(frozen=True)
+class StoredRound:
+    """A round that was learned from."""
+
+    run: str
+    index: int
+    policy: Ref
+    """The policy that sampled."""
+    problems: Ref
+    plans: list[Ref]
+    made: Sequence[Sampled]
+    """Rollouts and scores of all roles and uses."""
+    held_out: Tables
+    """Rollouts and scores of other problems by the same policy, or by the next: held_rollouts, held_scores."""
+    later: tuple[Ref, ...]
+    """The policies after this round's update and after those behind it, as far as their weights are there."""
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """The rounds of a run in the order of their numbers."""
+
+    store: Store
+    folder: Path
+
+    @cached_property
+    def recipe(self) -> Recipe:
+        """Its recipe."""
+        return stored_recipe(self.folder.parent, self.folder.name)
+
+    @cached_property
+    def calls(self) -> Mapping[tuple[str, int, str], Ref]:
+        """The last artifact of each finished call: stage, round, purpose."""
+        events = read_events(self.folder)
+        begun = (e for e in events if e["event"] == "stage_started" or e["event"] == "stage_reused")
+        found = {(e["stage"], e["round"], e["purpose"]): Ref.parse(e["output"]) for e in begun}
+        return {call: ref for call, ref in found.items() if self.store.find(ref) is not None}
+
+    @cached_property
+    def past(self) -> Past:
+        """Tokens and optimiser steps of its rounds, which schedules follow; metrics are left out."""
+        rounds = [index for stage, index, purpose in self.calls if (stage, purpose) == ("update", "train")]
+        return Past(rounds=tuple(map(self._figures, range(1, max(rounds, default=0) + 1))))
+
+    def rounds(self, most: int) -> list[StoredRound]:
+        """Return at most so many rounds whose policy's weights are there, spread evenly; UsageError without any."""
+        learned = sorted(index for stage, index, purpose in self.calls if (stage, purpose) == ("update", "train"))
+        there = [index for index in learned if self._is_whole(self._policy(index))]
+        if not there:
+            raise UsageError(
+                f"run {self.folder.name} has no round whose policy is still there",
+                hint=f"a training with an update is needed; `gradus restore` computes pruned weights again "
+                f"(`gradus show {self.folder.name}` lists them)",
+            )
+        count = min(most, len(there))
+        chosen = [there[round(place * (len(there) - 1) / max(1, count - 1))] for place in range(count)]
+        return [self._round(index) for index in dict.fromkeys(chosen)]
+
+    def _round(self, index: int) -> StoredRound:
+        made = [self._sampled(ref) for ref in self._of(index, "rollout")]
+        following = [self.calls.get(("update", later, "train")) for later in range(index, index + len(self.calls))]
+        later = list[Ref]()
+        for ref in following:
+            if ref is None or not self._is_whole(ref):
+                break
+            later.append(ref)
+        first = self.store.manifest(made[0].rollouts).parents
+        return StoredRound(
+            self.folder.name,
+            index,
+            self._policy(index),
+            Ref.parse(first["problems"][0]),
+            [*self._of(index, "curate"), *self._of(index, "wave")],
+            made,
+            self._held_out(index),
+            tuple(later),
+        )
+
+    def _of(self, index: int, stage: str) -> list[Ref]:
+        """The artifacts of a stage in a round, without those of evaluation and profiling."""
+        return [
+            ref
+            for (name, round_, purpose), ref in self.calls.items()
+            if (name, round_) == (stage, index) and not is_evaluation(purpose) and purpose != _PROFILE
+        ]
+
+    def _sampled(self, rollouts: Ref) -> Sampled:
+        facts = self.store.manifest(rollouts).identity.get("facts", {})
+        judged = [ref for (stage, _, _), ref in self.calls.items() if stage == "score" and self._judges(ref, rollouts)]
+        return Sampled(str(facts.get("role", POLICY)), str(facts.get("use", LEARN)), rollouts, judged[:1], 0)
+
+    def _judges(self, scores: Ref, rollouts: Ref) -> bool:
+        return self.store.manifest(scores).parents.get("rollouts") == [str(rollouts)]
+
+    def _policy(self, index: int) -> Ref:
+        update = self.calls["update", index, "train"]
+        return Ref.parse(self.store.manifest(update).parents["policy"][0])
+
+    def _is_whole(self, policy: Ref) -> bool:
+        names = [entry.name for entry in self.store.manifest(policy).files if entry.name.endswith(_WEIGHTS)]
+        return bool(names) and not self.store.pruned(policy).intersection(names)
+
+    def _held_out(self, index: int) -> Tables:
+        """Rollouts of the evaluation of this round's policy; else of the next round, else of the one before."""
+        evaluated = self.calls.get(("evaluate", index - 1, "eval"))
+        if evaluated is not None:
+            return self._held(self.store.manifest(evaluated).parents)
+        for other in (index + 1, index - 1):
+            update = self.calls.get(("update", other, "train"))
+            if update is not None:
+                return self._held(self.store.manifest(update).parents)
+        return {}
+
+    def _held(self, parents: Mapping[str, Sequence[str]]) -> Tables:
+        return {f"held_{name}": [Ref.parse(text) for text in parents[name]] for name in ("rollouts", "scores")}
+
+    def _figures(self, index: int) -> Figures:
+        tokens = sum(sampled_tokens("rollout", self._summary(ref)) for ref in self._of(index, "rollout"))
+        update = self.calls.get(("update", index, "train"))
+        return Figures(tokens, {}, 0 if update is None else self._summary(update).get("updates", 0))
+
+    def _summary(self, ref: Ref) -> Summary:
+        return read_report(self.store, ref).get("summary", {})

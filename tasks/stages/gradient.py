@@ -1,0 +1,180 @@
+"""Stage `gradient`: an objective's gradient on the rows of a stored round, and a step of it that is taken back.
+
+Nothing is sampled. With a `sampler` the policy is a later one than that which sampled, as in the later steps of a
+round: ratios are those of both, so that clips and masks act. The halves of the gradient are a file of the artifact.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from gradus.data.arrays import floats, nulls, pc, positions, take_or_null
+from gradus.data.curation.by_use import of_use
+from gradus.data.curation.uses import LEARN
+from gradus.data.errors import BadInputError
+from gradus.data.lake.schema import HALVES, HALVES_FILE, OWN
+from gradus.models.objectives.objective import advantage_column
+from gradus.models.objectives.rows import Rows
+from gradus.models.training.gradients import Gradient, half_gradients
+from gradus.models.training.learning_rows import learning_rows
+from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.logprobs import vocabulary
+from gradus.models.training.passes import Budget, all_tokens
+from gradus.models.training.recomputation import recomputed
+from gradus.models.training.steps.critic import UpdateError
+from gradus.models.training.update import Step, counted_rows
+from gradus.models.training.virtual_step import Moved, moved
+from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error
+from gradus.tasks.config.gradient import GradientConfig
+from gradus.tasks.config.learning import SCORE_COLUMNS
+from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.update.conditions import deterministic
+from gradus.tasks.stages.update.report import extreme_samples
+from gradus.tasks.stages.update.roles import role_columns
+from gradus.tasks.stages.update.rows import prompts_of, refuse_unknown_tokens, tokens_of
+from gradus.tasks.stages.update.start import Start, loaded
+from gradus.tasks.stages.update.work import Work
+
+
+@dataclass
+class _Known:
+    """Log-probs of held-out rows under a policy, which a worker keeps for the next method."""
+
+    of: tuple[object, ...] = ()
+    logp: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+
+_HELD = ("rollout_id", "group_id", "prompt_tokens", "trained_prompt_tokens", "completion_tokens", "temperature", "use")
+
+
+def run(ctx: StageContext, config: GradientConfig) -> StageResult:
+    """Compute the gradient, and the change of held-out log-probs by a step along it."""
+    work, budget = Work.of(ctx, config), Budget(config.micro_tokens)
+    start = loaded(ctx.store, ctx.one("policy"), {}, config, ctx.seed)
+    refuse_unknown_tokens(work.table, vocabulary(start.policy.model))
+    rng = np.random.default_rng(ctx.seed)
+    with (
+        oom_as_stage_error(f"computing with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
+        deterministic(wanted=config.deterministic),
+    ):
+        step = _step(work, start, budget)
+        with recomputed(start.train_state.model, wanted=config.activation_checkpointing):
+            try:
+                found = half_gradients(step, _second_half(step.rows, rng), config.num_coordinates)
+            except UpdateError as error:
+                raise BadInputError(f"the gradient cannot be computed: {error}") from None
+        held = _held_out(ctx, config, rng)
+        change = None if held is None else _moved(ctx, start, config, held, budget)
+    ctx.out.write_file(HALVES_FILE, save(dict(zip(HALVES, found.halves, strict=True))))
+    ctx.out.write_table(_table(work, step.rows, found))
+    return StageResult(_metrics(step.rows, found, change), _summary(step.rows, found), extreme_samples(work))
+
+
+def _step(work: Work, start: Start, budget: Budget) -> Step:
+    """The one step that takes all rows, as an update begins it."""
+    known = role_columns(work, start, budget)
+    if work.ctx.inputs.get("sampler"):
+        config = work.config
+        model = loaded_policy(work.ctx.store, work.ctx.one("sampler"), config.dtype, config.device).model
+        known["old.logp"] = all_tokens(model, work.rows, budget).logp
+    rows = counted_rows(work.rows.adding(of_tokens=known), work.objective)
+    if not bool(rows.mask.any()):
+        raise BadInputError("no token has log-probs that are all finite", hint="roll out again")
+    form = form_of(start.train_state.model)
+    return Step(start.train_state, rows, work.objective, work.config, form, budget, start.critic, work.on_rows)
+
+
+def _second_half(rows: Rows, rng: np.random.Generator) -> Tensor:
+    """(N,) bool: the rows of every second group, in a random order."""
+    groups = rng.permutation(np.unique(rows["group"].numpy()))
+    return torch.from_numpy(np.isin(rows["group"].numpy(), groups[1::2]))
+
+
+def _held_out(ctx: StageContext, config: GradientConfig, rng: np.random.Generator) -> Rows | None:
+    """The held-out rows that are judged, as many whole groups as there is room for; None without any."""
+    if not ctx.inputs.get("held_rollouts"):
+        return None
+    table = of_use(ctx.table("held_rollouts", _HELD), LEARN)
+    scores = ctx.table("held_scores", SCORE_COLUMNS)
+    at = positions(table.column("rollout_id"), scores.column("rollout_id"))
+    for name in ("reward", "correct"):
+        table = table.append_column(name, take_or_null(scores.column(name), at))
+    unknown = nulls(table.column("reward")) | nulls(table.column("completion_tokens"))
+    table = table.filter(pa.array(~unknown))
+    if not table.num_rows:
+        return None
+    names, group, count = np.unique(table.column("group_id").to_numpy(), return_inverse=True, return_counts=True)
+    order = rng.permutation(len(names))
+    taken = order[np.cumsum(count[order]) <= max(config.max_held_out, count[order[0]])]
+    inside = np.isin(group, taken)
+    table = table.filter(pa.array(inside))
+    completions = tokens_of(table, "completion_tokens")
+    return learning_rows(
+        prompts_of(table),
+        completions,
+        logprobs=torch.full((len(completions.values),), torch.nan),
+        temperature=torch.from_numpy(np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)),
+        reward=torch.from_numpy(floats(table.column("reward")).copy()),
+        correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
+        group=torch.from_numpy(group[inside]),
+    )
+
+
+def _moved(ctx: StageContext, start: Start, config: GradientConfig, held: Rows, budget: Budget) -> Moved:
+    known, model = ctx.warm.of(_Known), start.train_state.model
+    of = (ctx.one("policy"), ctx.inputs["held_rollouts"], config.max_held_out, ctx.seed, config.dtype, config.lora)
+    if known.of != of:
+        known.of, known.logp = of, all_tokens(model, held, budget).logp
+    return moved(start.train_state, config, held, known.logp, budget)
+
+
+def _table(work: Work, rows: Rows, found: Gradient) -> pa.Table:
+    tokens = found.tokens
+    mass = rows.row_sum(tokens.mass.double())
+    over = mass.clamp_min(torch.finfo(torch.float64).tiny)
+    given = rows[advantage_column(0)]
+    advantage = given if len(given) == rows.num_rows else rows.row_mean(given.double())
+    columns = {name: work.table.column(name) for name in ("rollout_id", "problem_id", "reward")}
+    columns["origin"] = pc.coalesce(work.table.column("origin"), OWN)
+    computed = {
+        "advantage": advantage,
+        "pull": rows.row_sum(tokens.pull.double()),
+        "mass": mass,
+        "masked_frac": rows.row_sum(torch.where(tokens.masked, tokens.mass, 0.0).double()) / over,
+        "clipped_frac": rows.row_sum(torch.where(tokens.clipped, tokens.mass, 0.0).double()) / over,
+    }
+    return pa.table({**columns, **{name: values.double().numpy() for name, values in computed.items()}})
+
+
+def _metrics(rows: Rows, found: Gradient, change: Moved | None) -> dict[str, float]:
+    tokens, mask = found.tokens, rows.mask
+    mass = max(float(tokens.mass[mask].double().sum()), torch.finfo(torch.float64).tiny)
+    metrics = {
+        "gradient/norm": found.norm,
+        "gradient/signal_to_noise": found.signal_to_noise,
+        "gradient/half_cosine": found.half_cosine,
+        "gradient/tokens_frac": float((tokens.pull[mask] != 0).double().mean()),
+        "gradient/masked_frac": float(tokens.mass[mask & tokens.masked].double().sum()) / mass,
+        "gradient/clipped_frac": float(tokens.mass[mask & tokens.clipped].double().sum()) / mass,
+        "gradient/dead_groups_frac": 1 - len(_live(rows, found)) / max(1, rows.by("group").num),
+    }
+    if change is not None:
+        metrics |= {"gradient/held_out_right": change.right, "gradient/held_out_wrong": change.wrong}
+        metrics |= {"gradient/held_out_gain": change.gain}
+    return {name: value for name, value in metrics.items() if np.isfinite(value)}
+
+
+def _summary(rows: Rows, found: Gradient) -> dict[str, object]:
+    groups = rows.by("group").num
+    return {"rows": rows.num_rows, "groups": groups, "dead_groups": groups - len(_live(rows, found))}
+
+
+def _live(rows: Rows, found: Gradient) -> Sequence[int]:
+    """The groups of which a token is pulled at."""
+    pulled = rows.row_sum((found.tokens.pull != 0).double()) > 0
+    return rows["group"][pulled].unique().tolist()
