@@ -55,9 +55,10 @@ _HELD = ("rollout_id", "group_id", "prompt_tokens", "trained_prompt_tokens", "co
 def run(ctx: StageContext, config: GradientConfig) -> StageResult:
     """Compute the gradient, and the change of held-out log-probs by a step along it."""
     work, budget = Work.of(ctx, config), Budget(config.micro_tokens)
+    if not work.rows.num_rows:
+        raise BadInputError("none of the rows is learned from", hint="take rounds of a run of this method")
     start = loaded(ctx.store, ctx.one("policy"), {}, config, ctx.seed)
     refuse_unknown_tokens(work.table, vocabulary(start.policy.model))
-    rng = np.random.default_rng(ctx.seed)
     with (
         oom_as_stage_error(f"computing with {config.micro_tokens} tokens at once", "lower update.micro_tokens"),
         deterministic(wanted=config.deterministic),
@@ -65,10 +66,10 @@ def run(ctx: StageContext, config: GradientConfig) -> StageResult:
         step = _step(work, start, budget)
         with recomputed(start.train_state.model, wanted=config.activation_checkpointing):
             try:
-                found = half_gradients(step, _second_half(step.rows, rng), config.num_coordinates)
+                found = half_gradients(step, _second_half(step.rows, ctx.seed), config.num_coordinates)
             except UpdateError as error:
                 raise BadInputError(f"the gradient cannot be computed: {error}") from None
-        held = _held_out(ctx, config, rng)
+        held = _held_out(ctx, config)
         change = None if held is None else _moved(ctx, start, config, held, budget)
     ctx.out.write_file(HALVES_FILE, save(dict(zip(HALVES, found.halves, strict=True))))
     ctx.out.write_table(_table(work, step.rows, found))
@@ -89,14 +90,14 @@ def _step(work: Work, start: Start, budget: Budget) -> Step:
     return Step(start.train_state, rows, work.objective, work.config, form, budget, start.critic, work.on_rows)
 
 
-def _second_half(rows: Rows, rng: np.random.Generator) -> Tensor:
+def _second_half(rows: Rows, seed: int) -> Tensor:
     """(N,) bool: the rows of every second group, in a random order."""
-    groups = rng.permutation(np.unique(rows["group"].numpy()))
+    groups = np.random.default_rng(seed).permutation(np.unique(rows["group"].numpy()))
     return torch.from_numpy(np.isin(rows["group"].numpy(), groups[1::2]))
 
 
-def _held_out(ctx: StageContext, config: GradientConfig, rng: np.random.Generator) -> Rows | None:
-    """The held-out rows that are judged, as many whole groups as there is room for; None without any."""
+def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
+    """The held-out rows that are judged, as many whole groups as there is room for, the same for every method; or None."""
     if not ctx.inputs.get("held_rollouts"):
         return None
     table = of_use(ctx.table("held_rollouts", _HELD), LEARN)
@@ -109,7 +110,7 @@ def _held_out(ctx: StageContext, config: GradientConfig, rng: np.random.Generato
     if not table.num_rows:
         return None
     names, group, count = np.unique(table.column("group_id").to_numpy(), return_inverse=True, return_counts=True)
-    order = rng.permutation(len(names))
+    order = np.random.default_rng(ctx.seed).permutation(len(names))
     taken = order[np.cumsum(count[order]) <= max(config.max_held_out, count[order[0]])]
     inside = np.isin(group, taken)
     table = table.filter(pa.array(inside))

@@ -78,8 +78,12 @@ def test_a_regulariser_pulls_at_tokens_and_hides_no_clip() -> None:
 
 @pytest.mark.parametrize(
     ("halves", "signal", "cosine"),
-    [(((1.0, 0.0), (1.0, 1.0)), 4.0, 2**-0.5), (((1.0, 0.0), (0.0, 1.0)), 0.0, 0.0), (((1.0, 0.0), (-1.0, 0.0)), -1.0, -1.0)],
-)  # fmt: skip
+    [
+        (((1.0, 0.0), (1.0, 1.0)), 4.0, 2**-0.5),
+        (((1.0, 0.0), (0.0, 1.0)), 0.0, 0.0),
+        (((1.0, 0.0), (-1.0, 0.0)), -1.0, -1.0),
+    ],
+)
 def test_signal_to_noise_of_halves(halves: Any, signal: float, cosine: float) -> None:
     first, second = (torch.tensor(each) for each in halves)
     squared = (float(first @ first), float(second @ second))
