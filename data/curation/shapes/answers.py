@@ -88,7 +88,7 @@ def set_scores(reward: Floats, behaviour: Ints, k: int) -> Floats:
     def missed(drawn: int) -> Floats:
         """The chance of each behaviour not to be among `drawn` rows besides k - drawn that are of other ones."""
         left = len(reward) - (k - drawn)
-        return scipy.special.comb(left - counts, drawn) / scipy.special.comb(left, drawn)
+        return np.asarray(scipy.special.comb(left - counts, drawn)) / math.comb(left, drawn)
 
     one, two = missed(k - 1), missed(k - 2)
     alone = (1 - one).sum() + one[behaviour]

@@ -81,8 +81,8 @@ def max_at_k(
         if drawn < 1:
             continue
         # Of the sets with row i, the share in which the best of the others is the one at each place from the smallest.
-        share = torch.tensor([math.comb(at, drawn - 1) / math.comb(others, drawn) for at in range(len(members))])
-        found[members[order]] = ((value[:, None] - value).clamp_min(0) * share.double()).sum(1)
+        share = [math.comb(at, drawn - 1) / math.comb(others, drawn) for at in range(len(members))]
+        found[members[order]] = (value[:, None] - value).clamp_min(0) @ torch.tensor(share, dtype=value.dtype)
     return found / (groups.std(reward) + std_eps) if divide else found
 
 

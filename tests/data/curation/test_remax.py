@@ -49,7 +49,10 @@ def test_the_baseline_is_taken_from_the_group_and_left_out() -> None:
 
 
 def test_the_advantage_is_no_other_if_all_rewards_move() -> None:
-    kept = ROWS.filter(pa.compute.is_valid(ROWS["reward"])).slice(0, 5).append_column("group", [[0, 0, 0, 1, 1]])
-    moved = kept.set_column(5, "reward", pa.compute.add(kept["reward"], 3.0))
-    found = [remax(BatchRows(each))["reward"].tolist() for each in (kept, moved)]
-    assert found[0] == pytest.approx(found[1])
+    def found(more: float) -> list[float]:
+        rewards = [more + each for each in (1.0, 0.25, 0.5, 0.5, 0.75)]
+        origin = [None, "own", "greedy", None, "greedy"]
+        table = pa.table({"reward": rewards, "origin": origin, "group": [0, 0, 0, 1, 1]})
+        return remax(BatchRows(table))["reward"].tolist()
+
+    assert found(3.0) == pytest.approx(found(0.0)) == [0.5, -0.25, 0.0, -0.25, 0.0]

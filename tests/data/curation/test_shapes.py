@@ -1,5 +1,6 @@
 """Shapes against numbers by hand."""
 
+from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
 
@@ -113,8 +114,6 @@ def test_the_majority_takes_one_row_of_the_most_frequent_answer_of_each_group() 
 
 @given(st.lists(st.floats(-3, 3, width=16), min_size=1, max_size=7), st.integers(1, 7))
 def test_no_other_choice_has_a_larger_variance(rewards: list[float], num: int) -> None:
-    from itertools import combinations
-
     values, num = np.array(rewards), min(num, len(rewards))
     best = max(np.var(values[list(chosen)]) for chosen in combinations(range(len(values)), num))
     chosen = most_varied(values, num)
@@ -205,7 +204,7 @@ def test_a_score_is_the_mean_over_all_sets(rows: list[tuple[float, int]], k: int
     assert all(same[a, b] == score for a, b, score in zip(reward, behaviour, found, strict=True))
 
 
-def parts(*values: dict[str, float | None]) -> Any:
+def parts(*values: Mapping[str, float | None]) -> Any:
     return pa.array([[*each.items()] for each in values], pa.map_(pa.string(), pa.float64()))
 
 

@@ -42,7 +42,7 @@ def test_an_item_is_compared_with_those_at_its_place_by_hand() -> None:
     d = 1 / math.log2(3)
 
     def normed(values: list[float]) -> list[float]:
-        return [(each - np.mean(values)) / np.std(values, ddof=1) for each in values]
+        return ((np.array(values) - np.mean(values)) / np.std(values, ddof=1)).tolist()
 
     first, second, third = normed([1.5, d, 0.0]), normed([0.5, d, 0.0]), normed([0.5, 0.0, 0.0])
     wanted = [

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
@@ -166,7 +167,7 @@ def test_coefficients_sum_to_zero_in_a_group_and_follow_the_rows(rewards: list[f
     columns = {"reward": torch.tensor(rewards, dtype=torch.float64), "group": torch.tensor([0, 1, 0, 1, 0, 1])}
     now, old = (torch.randn(6, generator=drawn, dtype=torch.float64) for _ in range(2))
     rows = Rows(columns, {"now.logp": now, "old.logp": old, "reference.logp": old}, torch.ones(6, dtype=torch.int64))
-    for component in (rebel, copg, reg_grpo, lambda rows: flowrl(rows, clip=0.0)):
+    for component in (rebel, copg, reg_grpo, partial(flowrl, clip=0.0)):
         found = component(rows)
         assert [float(found[i::2].sum()) for i in (0, 1)] == pytest.approx([0.0, 0.0], abs=1e-9)
         again = component(rows.select(torch.tensor(order)))
