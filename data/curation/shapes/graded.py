@@ -71,7 +71,9 @@ def gdpo(
     parts = [dict(each or ()) for each in rows["components"]]
     names = list(dict.fromkeys(name for each in parts for name in each))
     if weights and len(weights) != len(names):
-        raise ShapeError(f"it has {len(weights)} weights, and the recipe the rewards {', '.join(names)}")
+        raise ShapeError(
+            f"it has {len(weights)} weights, and the recipe the rewards {', '.join(names)}: give one for each, or none"
+        )
     total = np.zeros(rows.num_rows)
     for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
         value = np.array([each.get(name) for each in parts], dtype=np.float64)

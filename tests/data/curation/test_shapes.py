@@ -225,7 +225,9 @@ def test_gdpo_normalises_each_reward_before_it_sums_them() -> None:
     # Weights 2 and 1 of right and brief: 3 and 1 times the root: squares 2 x 9/2 + 2 x 1/2 = 10 over 3.
     heavy = gdpo(BatchRows(table), weights=(2.0, 1.0), std_eps=0.0)["reward"][:4]
     assert heavy.tolist() == pytest.approx([each * root / np.sqrt(10 / 3) for each in (3, -3, 1, -1)])
-    with pytest.raises(ShapeError, match="3 weights, and the recipe the rewards right, brief"):
+    with pytest.raises(
+        ShapeError, match="3 weights, and the recipe the rewards right, brief: give one for each, or none"
+    ):
         gdpo(BatchRows(table), weights=(1.0, 1.0, 1.0))
 
 
