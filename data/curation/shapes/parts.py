@@ -100,7 +100,7 @@ def sentences(rows: BatchRows, *, end: Annotated[str, REGEX] = r"[.!?;:](?=\s)|\
 
 @component("shape", paper="arXiv 2510.20150", needs=("completion", "token_starts", "token_ends", "problem.answer"))
 def items(rows: BatchRows, *, item: Annotated[str, REGEX] = r"\W*?(?:\d+[.)]\s+)?([-+]?\w.*?)\W*") -> Mapping[str, Any]:
-    """Mark every line of a completion as `item`, of the value 1 if the gold answer has it, for losses of lists.
+    """Mark every line of a completion as `item`, with the value 1 if the gold answer has it, for credit by item.
 
     Rank-GRPO (arXiv 2510.20150). The gold answer is a list, too, an item a line; each of its items counts once, where
     it comes first. Items are equal but for case. Blank lines have none, and completions of text alone.
