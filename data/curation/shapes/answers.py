@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import numpy as np
+import scipy.special
 from annotated_types import Ge
 
 from gradus.components import component
@@ -15,6 +16,8 @@ from gradus.data.arrays import Floats, Ints
 
 _WORD = re.compile(r"\w+")
 _BEHIND = "</think>"
+_DIGITS = 12
+"""Rows that stand alike in their group have equal scores: what rounding adds is cut off."""
 
 
 @component("shape", paper="arXiv 2504.05812", needs=("group", "extracted"))
@@ -46,6 +49,54 @@ def empo(
         "reason": [f"the semantic entropy of its group is {each:.2f}" for each in entropy],
         "entropy": entropy,
     }
+
+
+@component("shape", paper="arXiv 2509.25424", libraries=("scipy",), needs=("group", "reward", "extracted"))
+def polychromic(rows: Rows, *, k: Annotated[int, Ge(2)] = 4) -> Mapping[str, Any]:
+    """Reward each row by the mean score of the sets of k rows of its group that it belongs to (Polychromic, sets).
+
+    Polychromic Objectives (arXiv 2509.25424): the score of a set is its mean reward times the share of distinct
+    behaviours in it. Less the mean over all sets, which is that of the group (the advantage `dr_grpo`), this is a row's
+    advantage: a wrong row gains where it is unlike the others. Deviations: all sets of the group, not a sample of them;
+    a behaviour is an extracted answer, all rows without one are alike; no rollouts from the middle of others (vine
+    sampling). A row without a reward counts nowhere. Groups of at most k rows have one set, and nothing to learn.
+
+    Args:
+        k: Rows of a set.
+    """
+    reward = np.full(rows.num_rows, np.nan)
+    for members in _members(rows):
+        judged = members[~np.isnan(rows["reward"][members])]
+        if len(judged):
+            _, behaviour = np.unique([text or "" for text in rows["extracted"][judged]], return_inverse=True)
+            reward[judged] = set_scores(rows["reward"][judged], behaviour, min(k, len(judged)))
+    return {"reward": reward}
+
+
+def set_scores(reward: Floats, behaviour: Ints, k: int) -> Floats:
+    """Return the mean of (mean reward) (distinct behaviours / k) over all sets of k of G rows with each row, (G,).
+
+    Args:
+        reward: (G,) rewards.
+        behaviour: (G,) the number of each row's behaviour, from 0.
+        k: Rows of a set, at most G.
+    """
+    others, counts = len(reward) - 1, np.bincount(behaviour)
+    if k > others:
+        return np.full(len(reward), reward.mean() * np.count_nonzero(counts) / k)
+
+    def missed(drawn: int) -> Floats:
+        """The chance of each behaviour not to be among `drawn` rows besides k - drawn that are of other ones."""
+        left = len(reward) - (k - drawn)
+        return np.asarray(scipy.special.comb(left - counts, drawn)) / math.comb(left, drawn)
+
+    one, two = missed(k - 1), missed(k - 2)
+    alone = (1 - one).sum() + one[behaviour]
+    unlike = behaviour[:, None] != behaviour
+    beside = (1 - two).sum() + two[behaviour][:, None] + unlike * two[behaviour]
+    np.fill_diagonal(beside, 0.0)
+    found = (reward * alone + (k - 1) / others * (beside @ reward)) / k**2
+    return np.round(found, _DIGITS)
 
 
 @component("shape", paper="arXiv 2509.15194", needs=("group", "extracted", "completion"))

@@ -1,13 +1,15 @@
-"""Shapes that reward rows by grades, or by what was measured of them."""
+"""Shapes that reward rows by grades, by what was measured of them, or by the parts of their reward one by one."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from annotated_types import Ge
 
 from gradus.components import component
-from gradus.components.rows import Rows
-from gradus.data.curation.batch import BatchRows
+from gradus.components.rows import Groups, Rows
+from gradus.data.arrays import Floats
+from gradus.data.curation.batch import BatchRows, ShapeError
 
 
 @component("shape", paper="arXiv 2504.20157", needs=("judge: about", "judge: reward"))
@@ -45,3 +47,43 @@ def measured(rows: Rows, *, column: str = "reward_model.value") -> Mapping[str, 
         column: Column to learn from, such as that of a measure or a tracker (NAME.COLUMN), or parts.NAME.
     """
     return {"reward": rows[column]}
+
+
+@component("shape", paper="arXiv 2601.05242", needs=("group", "reward", "components"))
+def gdpo(
+    rows: Rows,
+    *,
+    weights: tuple[float, ...] = (),
+    std_eps: Annotated[float, Ge(0.0)] = 1e-6,
+) -> Mapping[str, Any]:
+    """Reward each row by the sum of its rewards, each normalised in its group, and the sum over the batch (GDPO).
+
+    GDPO (arXiv 2601.05242): S = sum_k w_k (r_k - mean(r_k)) / (std(r_k) + std_eps) within the group, then
+    (S - mean(S)) / (std(S) + std_eps) over all rows, std with ddof 1; the advantage is `reward`. So a reward of small
+    variance is not drowned by another. Rows without a reward count nowhere, and equal values of a group add 0.
+    Deviation: the batch is counted by rows, as in the authors' TRL, not by tokens as in verl.
+
+    Args:
+        weights: Weight w of each reward of the recipe, in their order; () for 1 of each.
+        std_eps: Added to each std.
+    """
+    known, by = ~np.isnan(rows["reward"]), rows.by("group")
+    parts = [dict(each or ()) for each in rows["components"]]
+    names = list(dict.fromkeys(name for each in parts for name in each))
+    if weights and len(weights) != len(names):
+        raise ShapeError(
+            f"it has {len(weights)} weights, and the recipe the rewards {', '.join(names)}: give one for each, or none"
+        )
+    total = np.zeros(rows.num_rows)
+    for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
+        value = np.array([each.get(name) for each in parts], dtype=np.float64)
+        value[~known] = np.nan
+        total += weight * np.nan_to_num(_standardised(value, by, std_eps))
+    total[~known] = np.nan
+    return {"reward": _standardised(total, Groups(np.zeros(rows.num_rows, dtype=np.int64)), std_eps)}
+
+
+def _standardised(values: Floats, by: Groups, std_eps: float) -> Floats:
+    """Values less their group's mean over its std (ddof 1), (N,); 0 in a group of equal values, NaN of NaN."""
+    std = by.std(values)
+    return np.where(std > 0, (values - by.mean(values)) / np.where(std > 0, std + std_eps, 1.0), values * 0.0)

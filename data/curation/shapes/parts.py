@@ -1,4 +1,4 @@
-"""Shapes of the parts of answers: sentences and wrong steps are marked, verdicts on chunks are rewarded."""
+"""Shapes of the parts of answers: sentences, items and wrong steps are marked, verdicts on chunks are rewarded."""
 
 import re
 from collections import Counter
@@ -96,3 +96,38 @@ def sentences(rows: BatchRows, *, end: Annotated[str, REGEX] = r"[.!?;:](?=\s)|\
         edges = sorted({0, *behind})
         marks.append([{"name": "sentence", "start": a, "end": b} for a, b in pairwise(edges)])
     return {"marks": marks, "sentences": np.array([len(each) for each in marks], dtype=np.float64)}
+
+
+@component("shape", paper="arXiv 2510.20150", needs=("completion", "token_starts", "token_ends", "problem.answer"))
+def items(rows: BatchRows, *, item: Annotated[str, REGEX] = r"\W*?(?:\d+[.)]\s+)?([-+]?\w.*?)\W*") -> Mapping[str, Any]:
+    """Mark every line of a completion as `item`, with the value 1 if the gold answer has it, for credit by item.
+
+    Rank-GRPO (arXiv 2510.20150). The gold answer is a list, too, an item a line; each of its items counts once, where
+    it comes first. Items are equal but for case. Blank lines have none, and completions of text alone.
+
+    Args:
+        item: Regular expression of a line, whose first group is the item; what does not fit it whole has the value 0.
+            The usual one passes over a number, a bullet and punctuation around it.
+    """
+    found, marks, values = re.compile(item), list[list[dict[str, Any]]](), list[float]()
+    columns = (rows[name] for name in ("completion", "problem.answer", "token_starts", "token_ends"))
+    for text, gold, starts, ends in zip(*columns, strict=True):
+        wanted, behind = Counter(_item(found, line) for line in (gold or "").splitlines()), 0
+        wanted[""] = 0
+        own = list[dict[str, Any]]()
+        for line in re.finditer(r"[^\n]+", text or "") if len(starts) else ():
+            first, end = tokens_of(starts, ends, *line.span())
+            said, first = _item(found, line[0]), max(first, behind)
+            if line[0].strip() and first < end:
+                own.append({"name": "item", "start": first, "end": end, "value": float(wanted[said] > 0)})
+                wanted[said] -= 1
+                behind = end
+        marks.append(own)
+        values.append(sum(each["value"] for each in own))
+    return {"marks": marks, "items": np.array([len(each) for each in marks], dtype=np.float64), "hits": values}
+
+
+def _item(pattern: re.Pattern[str], line: str) -> str:
+    """The item of a line in lower case; "" for a line that is none."""
+    found = pattern.fullmatch(line.strip())
+    return "" if found is None else (found[1] if found.re.groups else found[0]).casefold()

@@ -19,3 +19,21 @@ def without_probe(rows: BatchRows) -> Mapping[str, Any]:
 def without_first(rows: BatchRows) -> Mapping[str, Any]:
     """Leave out the round's first plan, which says what else to sample and is not trained on (DOTS)."""
     return {"taken": np.nan_to_num(rows["wave"]) > 0, "reason": "it is of the reference set"}
+
+
+@component("shape", paper="arXiv 2310.10505", needs=("group", "reward", "origin"))
+def remax(rows: BatchRows) -> Mapping[str, Any]:
+    """Take the reward of the greedy answer from those of its group, and leave it out (ReMax).
+
+    ReMax (arXiv 2310.10505): A = r - r of the most likely answer to the problem (the wave `greedy`), with the advantage
+    `reward`, which takes rewards as they stand. Groups whose greedy answer has no reward are left out.
+    """
+    is_greedy = np.array([each == "greedy" for each in rows["origin"]], dtype=np.bool_)
+    baseline, by = np.where(is_greedy, rows["reward"], np.nan), rows.by("group")
+    known = by.count(baseline) > 0
+    return {
+        "reward": np.where(known, rows["reward"] - by.mean(baseline), np.nan),
+        "taken": ~is_greedy & known,
+        "reason": np.where(is_greedy, "it is the baseline of its group", "its group has no baseline"),
+        "baseline": baseline,
+    }

@@ -1,4 +1,4 @@
-"""Waves after a probe: what the first answers of a round say decides which problems are sampled."""
+"""Waves of probes: what the first answers say decides which problems are sampled, a greedy one is a baseline."""
 
 from typing import Annotated
 
@@ -38,6 +38,22 @@ def unsolved(
     judged = ~np.isnan(rows["correct"])
     failed = first_rows(rows, ~right & judged)
     return round.plan(like=failed, n=n, temperature=temperature, reason="its most likely answer is wrong")
+
+
+@component("wave", paper="arXiv 2310.10505", needs=("group",))
+def greedy(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+) -> Planned | None:
+    """Sample the most likely answer to each problem, once for each group, which it joins (ReMax).
+
+    ReMax (arXiv 2310.10505): its reward is the baseline of the group. The rows have temperature 0 and the origin
+    `greedy`, so that they count in no pass rate; the shape `remax` takes the baseline and leaves them out.
+    """
+    rows = round.rows
+    first = first_rows(rows, np.ones(rows.num_rows, dtype=np.bool_))
+    group = rows["group"][first]
+    return round.plan(like=first, group=group, n=1, temperature=0.0, origin="greedy", reason="baseline of its group")
 
 
 @component("wave", paper="arXiv 2506.05316", needs=("group", "correct", "problem_id", "embedding.vector"))

@@ -3,7 +3,7 @@
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 from torch import Tensor
 
 from gradus.components import component
@@ -11,16 +11,18 @@ from gradus.models.objectives.rows import Groups, Rows
 
 
 @component("advantage", paper="arXiv 2402.03300", needs=("reward", "group"), compares_group=True)
-def grpo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-4) -> Tensor:
+def grpo(rows: Rows, *, std_eps: Annotated[float, Ge(0.0)] = 1e-4, ddof: Annotated[int, Ge(0), Le(1)] = 1) -> Tensor:
     """GRPO: A_i = (r_i - mean(r)) / (std(r) + std_eps) within the group.
 
     DeepSeekMath, arXiv 2402.03300, section 4.1.2 (outcome supervision). The paper leaves the std's divisor and the eps
-    open; here std has ddof 1, as in TRL and verl, and the default eps is TRL's 1e-4 (verl 1e-6).
+    open; here std has ddof 1, as in TRL and verl, and the default eps is TRL's 1e-4 (verl 1e-6). Other divisors than
+    the std: none in `dr_grpo`, the mean absolute deviation in `dgpo` at temperature 0.
 
     Args:
         std_eps: Added to the std (TRL 1e-4, verl 1e-6).
+        ddof: 1 for the sample's std, with n - 1 as divisor of the squares, 0 for the population's, with n.
     """
-    return standardised(rows["reward"], rows.by("group"), std_eps)
+    return standardised(rows["reward"], rows.by("group"), std_eps, ddof)
 
 
 @component("advantage", paper="arXiv 2503.20783", needs=("reward", "group"), compares_group=True)
@@ -57,7 +59,7 @@ def centred(reward: Tensor, groups: Groups) -> Tensor:
     return torch.where(groups.varied(reward) | reward.isnan(), reward - groups.mean(reward), 0.0)
 
 
-def standardised(reward: Tensor, groups: Groups, std_eps: float) -> Tensor:
-    """Return rewards less their group's mean over its std (ddof 1) + std_eps, (N,); 0 without a reward."""
-    std = groups.std(reward, ddof=1)
+def standardised(reward: Tensor, groups: Groups, std_eps: float, ddof: int = 1) -> Tensor:
+    """Return rewards less their group's mean over its std + std_eps, (N,); 0 without a reward."""
+    std = groups.std(reward, ddof)
     return torch.where(std > 0, centred(reward, groups).nan_to_num(0.0) / (std + std_eps), 0.0)

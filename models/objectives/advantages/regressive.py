@@ -1,4 +1,4 @@
-"""Log-ratios of a group regressed on its rewards, as coefficients of the policy's log-probs: REBEL, CoPG, Reg-GRPO.
+"""Log-ratios of a group fitted to its rewards, as coefficients of log-probs: REBEL, CoPG, Reg-GRPO, FlowRL.
 
 All return A (N,) with -grad L = (1 / N) sum_i (1 / |o_i|) sum_t A_i grad log pi_t, so that the loss `reinforce` with
 the aggregation `sequence_mean` takes the step. Pairs are every two rows of a group that have a reward.
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.advantages.group_relative import grpo
+from gradus.models.objectives.losses import MAX_LOG_RATIO
 from gradus.models.objectives.rows import Rows
 
 
@@ -92,6 +93,44 @@ def reg_grpo(
     # The mean of the log-ratios has a gradient too: residuals are centred.
     pull = torch.where(judged, 2 * (residual - groups.mean(residual)) / std, 0.0)
     return _as_row_mean(rows, pull / max(1, int(judged.sum())))
+
+
+@component(
+    "advantage",
+    paper="arXiv 2509.15207",
+    needs=("reward", "group", "now.logp", "old.logp", "reference.logp"),
+    when="step",
+    returns=("coefficient",),
+    mean_over="row",
+)
+def flowrl(
+    rows: Rows,
+    *,
+    beta: Annotated[float, Gt(0.0)] = 15.0,
+    clip: Annotated[float, Ge(0.0)] = 0.2,
+    std_eps: Annotated[float, Ge(0.0)] = 1e-6,
+) -> Tensor:
+    """FlowRL: coefficients of log pi for L = mean_i w_i (log Z + h_i - beta R_i)^2, one a row, (N,).
+
+    h_i = mean_t (log pi - log pi_ref), R the advantage of `grpo`, w_i = clamp(exp(sum_t (log pi - log pi_old)), 1 -
+    clip, 1 + clip) without gradient: trajectory balance, by which pi approaches pi_ref exp(beta R) / Z. FlowRL, arXiv
+    2509.15207, as in the authors' code (dp_actor.py). Deviation: log Z is the one that is best for each group,
+    sum w (beta R - h) / sum w, where the paper trains a network on the prompt's hidden states; so a group of one row
+    has nothing to learn. One of equal rewards is pulled to the reference. 0 for rows without a reward or a token.
+
+    Args:
+        beta: Weight of the advantage in the log of the target (the authors' 15).
+        clip: Largest distance of a row's weight from 1.
+        std_eps: Added to the std of rewards.
+    """
+    groups, now = rows.by("group"), rows["now.logp"].double()
+    judged = ~rows["reward"].isnan() & (rows.row_tokens > 0)
+    ratio = rows.row_sum(now - rows["old.logp"].double()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    weight = torch.where(judged, ratio.clamp(1 - clip, 1 + clip), torch.nan)
+    lack = beta * grpo(rows, std_eps=std_eps) - rows.row_mean(now - rows["reference.logp"].double())
+    log_z = groups.sum(weight * lack) / groups.sum(weight)
+    # Z is at its best, so that L does not change with it: only h has a gradient.
+    return (2 * weight * (lack - log_z)).nan_to_num(0.0) * (groups.count(weight) > 1)
 
 
 def _pull(rows: Rows, values: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Advantages of rows as members of sets: with a virtual best row, among k draws, by rank, within a stratum."""
 
+import math
 from typing import Annotated
 
 import torch
@@ -50,6 +51,39 @@ def pass_at_k(rows: Rows, *, k: Annotated[int, Ge(1)] = 4) -> Tensor:
     std = (fails * (1 - fails)).sqrt()
     found = (fails - torch.where(correct > 0, 0.0, others_fail)) / std
     return torch.where((std > 0) & ~correct.isnan(), found, 0.0)
+
+
+@component("advantage", paper="arXiv 2505.15201", needs=("reward", "group"), compares_group=True)
+def max_at_k(
+    rows: Rows,
+    *,
+    k: Annotated[int, Ge(2)] = 4,
+    divide: bool = False,
+    std_eps: Annotated[float, Ge(0.0)] = 1e-6,
+) -> Tensor:
+    """max@k: A_i = mean of max r(S) - max r(S without i) over all sets S of k rows of the group that have row i, (N,).
+
+    Pass@K Policy Optimization, arXiv 2505.15201, eq. 33 (s^(loo-1)) times n / k, for any rewards: pass@k if they are 0
+    and 1. In groups of at most k rows S is the group: the best row has its lead over the second, the others 0, which,
+    divided by the std, is arXiv 2503.19595 as in verl (grpo_passk). No A_i is below 0. 0 for rows without a reward.
+
+    Args:
+        k: Rows of a set.
+        divide: True divides by the std (ddof 1) of the group's rewards.
+        std_eps: Added to the std.
+    """
+    reward, groups = rows["reward"], rows.by("group")
+    found = torch.zeros_like(reward)
+    for number in range(groups.num):
+        members = ((groups.of == number) & ~reward.isnan()).nonzero()[:, 0]
+        value, order = reward[members].sort()
+        others, drawn = len(members) - 1, min(k, len(members)) - 1
+        if drawn < 1:
+            continue
+        # Of the sets with row i, the share in which the best of the others is the one at each place from the smallest.
+        share = [math.comb(at, drawn - 1) / math.comb(others, drawn) for at in range(len(members))]
+        found[members[order]] = (value[:, None] - value).clamp_min(0) @ torch.tensor(share, dtype=value.dtype)
+    return found / (groups.std(reward) + std_eps) if divide else found
 
 
 @component(

@@ -11,7 +11,7 @@ from gradus.components.rows import Marks
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.round import round_of
-from gradus.data.curation.shapes.parts import sentences, wrong_steps
+from gradus.data.curation.shapes.parts import items, sentences, wrong_steps
 from gradus.data.curation.uses import LEARN
 from gradus.data.curation.waves.critical import lines, step_critiques
 from gradus.data.lake.schema import SCORES
@@ -132,3 +132,29 @@ def test_sentences_cover_the_tokens_of_a_completion() -> None:
     assert found["sentences"].tolist() == [3, 0, 0, 1]
     by_lines = sentences(rows, end=r"\n+")["marks"][0]
     assert [(mark["start"], mark["end"]) for mark in by_lines] == [(0, 5), (5, 7)]
+
+
+def test_lines_are_items_and_those_of_the_gold_answer_are_hits() -> None:
+    text = "1. Heat\n2) Alien\n\n- heat\n*** -5 ***"
+    ends = [2, 7, 11, 17, 18, 20, 26, 30, 35]  # the third token begins in line 1, the seventh ends in the last line
+    rows = BatchRows(
+        pa.table(
+            {
+                "completion": [text, "Heat", "Alien", None],
+                "problem.answer": ["heat\n-5\n", "Heat", None, "7"],
+                "token_starts": pa.array([[0, *ends[:-1]], None, [0], []], pa.list_(pa.int64())),
+                "token_ends": pa.array([ends, None, [5], []], pa.list_(pa.int64())),
+            }
+        )
+    )
+    found = items(rows)
+    assert [(each["start"], each["end"], each["value"]) for each in found["marks"][0]] == [
+        (0, 2, 1.0),
+        (2, 4, 0.0),
+        (5, 7, 0.0),
+        (7, 9, 1.0),
+    ]
+    assert found["marks"][1:] == [[], [{"name": "item", "start": 0, "end": 1, "value": 0.0}], []]
+    assert (found["items"].tolist(), [*found["hits"]]) == ([4, 0, 1, 0], [2, 0, 0, 0])
+    whole = items(rows, item=r"\d\S (.*)")["marks"][0]
+    assert [each["value"] for each in whole] == [0.0, 0.0, 0.0, 0.0]  # the gold answer's lines are read likewise

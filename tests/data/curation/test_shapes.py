@@ -1,19 +1,28 @@
 """Shapes against numbers by hand."""
 
+from collections.abc import Mapping
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gradus.components.rows import Rows
-from gradus.data.curation.batch import BatchRows
-from gradus.data.curation.shapes.answers import empo, evol_rl, majority_and_novelty, similarities
+from gradus.data.curation.batch import BatchRows, ShapeError
+from gradus.data.curation.shapes.answers import (
+    empo,
+    evol_rl,
+    majority_and_novelty,
+    polychromic,
+    set_scores,
+    similarities,
+)
 from gradus.data.curation.shapes.bundles import bundles
 from gradus.data.curation.shapes.gates import band, hpt
-from gradus.data.curation.shapes.graded import measured
+from gradus.data.curation.shapes.graded import gdpo, measured
 from gradus.data.curation.shapes.judged import win_rate
 from gradus.data.curation.shapes.lengths import grpo_lambda
 from gradus.data.curation.shapes.selection import best, drop_surplus, majority, most_varied, pods
@@ -105,8 +114,6 @@ def test_the_majority_takes_one_row_of_the_most_frequent_answer_of_each_group() 
 
 @given(st.lists(st.floats(-3, 3, width=16), min_size=1, max_size=7), st.integers(1, 7))
 def test_no_other_choice_has_a_larger_variance(rewards: list[float], num: int) -> None:
-    from itertools import combinations
-
     values, num = np.array(rewards), min(num, len(rewards))
     best = max(np.var(values[list(chosen)]) for chosen in combinations(range(len(values)), num))
     chosen = most_varied(values, num)
@@ -154,6 +161,112 @@ def test_evol_rl_by_hand() -> None:
         }
     )
     assert evol_rl(rows)["reward"].tolist() == [0.75, 0.75, -0.75]
+
+
+def test_polychromic_by_hand() -> None:
+    # Answers 7, 7, 8, none of rewards 1, 1, 0, 0; sets of two: score = sum of rewards x distinct answers / 4.
+    # Row 0: with 1 (2 x 1), 2 and 3 (1 x 2 each): mean 2 / 4; row 2: 2, 2 and with 3 (0): mean 4/3 / 4.
+    rows = Rows(
+        {
+            "group": np.array([0] * 5 + [1, 2, 2]),
+            "reward": np.array([1.0, 1.0, NAN, 0.0, 0.0, 0.5, 1.0, 0.0]),
+            "extracted": texts("7", "7", "9", "8", None, "1", "5", "6"),
+        }
+    )
+    found = polychromic(rows, k=2)["reward"]
+    assert found.tolist() == pytest.approx([0.5, 0.5, NAN, 1 / 3, 1 / 3, 0.5, 0.5, 0.5], nan_ok=True)
+    # A group of four has one set of four or more: 2 / 4 x 3 / 4. A wrong row beside right ones has as much as they.
+    assert polychromic(rows, k=9)["reward"][:5].tolist() == pytest.approx(
+        [0.375, 0.375, NAN, 0.375, 0.375], nan_ok=True
+    )
+
+
+@given(
+    rows=st.lists(st.tuples(st.sampled_from([0.0, 1.0, 0.3]), st.integers(0, 3)), min_size=1, max_size=7),
+    k=st.integers(2, 5),
+)
+def test_a_score_is_the_mean_over_all_sets(rows: list[tuple[float, int]], k: int) -> None:
+    reward, behaviour, size = (
+        np.array([each[0] for each in rows]),
+        np.array([each[1] for each in rows]),
+        min(k, len(rows)),
+    )
+    scores = {
+        each: reward[[*each]].mean() * len({rows[at][1] for at in each}) / size
+        for each in combinations(range(len(rows)), size)
+    }
+    wanted = [np.mean([score for each, score in scores.items() if at in each]) for at in range(len(rows))]
+    numbers = np.unique(behaviour, return_inverse=True)[1]
+    found = set_scores(reward, numbers, size)
+    assert found.tolist() == pytest.approx(wanted, abs=1e-9)
+    assert found.mean() == pytest.approx(np.mean([*scores.values()]))  # so less its mean it is the paper's advantage
+    same = {(a, b): score for a, b, score in zip(reward, behaviour, found, strict=True)}
+    assert all(same[a, b] == score for a, b, score in zip(reward, behaviour, found, strict=True))
+
+
+def parts(*values: Mapping[str, float | None]) -> Any:
+    return pa.array([[*each.items()] for each in values], pa.map_(pa.string(), pa.float64()))
+
+
+def test_gdpo_normalises_each_reward_before_it_sums_them() -> None:
+    # Group 0: right 1 0 and brief 0.02 0.01, which both are +-1/sqrt(2): sqrt(2), -sqrt(2). Group 1: right is equal,
+    # brief 3 1: +-1/sqrt(2). Mean 0, squares 2 x 2 + 2 x 1/2 = 5 over 3. The sum alone would be 1.02, 0.01 and 4, 2.
+    values = [(1.0, 0.02), (0.0, 0.01), (1.0, 3.0), (1.0, 1.0)]
+    table = pa.table(
+        {
+            "group": [0, 0, 1, 1, 1],
+            "reward": [1.02, 0.01, 4.0, 2.0, None],
+            "components": parts(*({"right": a, "brief": b} for a, b in values), {"right": None, "brief": 9.0}),
+        }
+    )
+    std, root = np.sqrt(5 / 3), np.sqrt(0.5)
+    found = gdpo(BatchRows(table), std_eps=0.0)["reward"]
+    assert found.tolist() == pytest.approx([2 * root / std, -2 * root / std, root / std, -root / std, NAN], nan_ok=True)
+    # Weights 2 and 1 of right and brief: 3 and 1 times the root: squares 2 x 9/2 + 2 x 1/2 = 10 over 3.
+    heavy = gdpo(BatchRows(table), weights=(2.0, 1.0), std_eps=0.0)["reward"][:4]
+    assert heavy.tolist() == pytest.approx([each * root / np.sqrt(10 / 3) for each in (3, -3, 1, -1)])
+    with pytest.raises(
+        ShapeError, match="3 weights, and the recipe the rewards right, brief: give one for each, or none"
+    ):
+        gdpo(BatchRows(table), weights=(1.0, 1.0, 1.0))
+
+
+def test_gdpo_of_one_reward_or_of_rows_without_any() -> None:
+    # 1 0 0 0 is 1.5 and three times -0.5 over a std of 1; of squares 3 over 4 (a lone row adds 0) it is sqrt(3/4).
+    one = pa.table(
+        {
+            "group": [0, 0, 0, 0, 1],
+            "reward": [1.0, 0.0, 0.0, 0.0, 1.0],
+            "components": parts(*({"right": each} for each in (1.0, 0.0, 0.0, 0.0, 1.0))),
+        }
+    )
+    found = gdpo(BatchRows(one), std_eps=0.0)["reward"].tolist()
+    assert found == pytest.approx([each / np.sqrt(0.75) for each in (1.5, -0.5, -0.5, -0.5, 0.0)])
+    equal = one.slice(1, 3)
+    assert gdpo(BatchRows(equal))["reward"].tolist() == [0.0] * 3
+    none = pa.table({"group": [0], "reward": pa.nulls(1, pa.float64()), "components": parts({"right": None})})
+    assert np.isnan(gdpo(BatchRows(none))["reward"]).all()
+
+
+@given(
+    rewards=st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([0.0, 1.0])), min_size=4, max_size=9),
+    scale=st.floats(0.1, 100),
+)
+def test_gdpo_sums_to_zero_whatever_the_unit_of_a_reward(rewards: list[tuple[int, float]], scale: float) -> None:
+    group = np.arange(len(rewards)) % 2
+    total = np.zeros(len(rewards))
+    for number in (0, 1):
+        own = np.array(rewards)[group == number]
+        std = np.std(own, axis=0, ddof=1)
+        total[group == number] = ((own - own.mean(0)) / np.where(std > 0, std, 1)).sum(1)
+    assume(np.abs(total).max() > 0.1)  # else the rewards cancel, and rounding is what is left
+    table = {
+        "group": group,
+        "reward": [1.0] * len(rewards),
+        "components": parts(*({"a": scale * a, "b": b} for a, b in rewards)),
+    }
+    found = gdpo(BatchRows(pa.table(table)), std_eps=0.0)["reward"]
+    assert found.tolist() == pytest.approx((total / np.std(total, ddof=1)).tolist(), abs=1e-9)
 
 
 def test_bundles_sum_the_rows_of_a_number() -> None:

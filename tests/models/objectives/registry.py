@@ -45,8 +45,8 @@ COMPANY = ("grpo", "reward", "token_mean", "sequence_mean", "clip", "reinforce")
 """Chosen first where several fit."""
 TOLERANCE = 2e-5
 """Difference of two gradients over their norm: log-probs are float32, whose eps is 1.2e-7."""
-LOOSER = {"weight hapo": 5e-5}
-"""HAPO divides by the spread of the policy's entropies, which are nearly equal for a new policy."""
+LOOSER = {"weight hapo": 5e-5, "advantage rent": 3e-4}
+"""HAPO and RENT divide by the spread of the policy's entropies, which are nearly equal for a new policy."""
 
 
 def _fitting(found: Mapping[str, Component], fits: Any) -> str:

@@ -8,6 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradus.models.objectives.advantages.difficulty import dgpo
 from gradus.models.objectives.advantages.group_relative import dr_grpo, grpo, rloo
 from gradus.models.objectives.rows import ColumnError, Rows
 
@@ -51,6 +52,30 @@ def test_values_worked_out_by_hand() -> None:
     assert grpo(scored)[0].item() == pytest.approx(0.75 / 0.5001, abs=1e-15)
     assert dr_grpo(scored).tolist() == [0.75, -0.25, -0.25, -0.25, 0.5, 0.5, -0.5, -0.5]
     assert rloo(scored).tolist() == pytest.approx([1, -1 / 3, -1 / 3, -1 / 3, 2 / 3, 2 / 3, -2 / 3, -2 / 3], abs=1e-15)
+
+
+def test_the_std_of_grpo_is_the_samples_or_the_populations() -> None:
+    # Mean 1/4, squares 3/4: over 4 the std is sqrt(3)/4, over 3 it is 1/2.
+    scored = batch([1, 0, 0, 0, 0.7, 0.2, 0.2], [0, 0, 0, 0, 1, 2, 2])
+    root = math.sqrt(3)
+    found = grpo(scored, std_eps=0.0, ddof=0)
+    assert found.tolist() == pytest.approx([root, -1 / root, -1 / root, -1 / root, 0, 0, 0], abs=1e-15)
+    assert grpo(scored, std_eps=0.25, ddof=0)[0].item() == pytest.approx(0.75 / (root / 4 + 0.25))
+    assert grpo(scored, ddof=1).tolist() == grpo(scored).tolist()
+
+
+@given(rewards=st.lists(st.floats(-10, 10), min_size=2, max_size=9))
+@settings(max_examples=40)
+def test_the_two_stds_differ_by_the_root_of_n_over_n_minus_1(rewards: list[float]) -> None:
+    scored, factor = batch(rewards, [0] * len(rewards)), math.sqrt(len(rewards) / (len(rewards) - 1))
+    sample, population = grpo(scored, std_eps=0.0), grpo(scored, std_eps=0.0, ddof=0)
+    assert population.tolist() == pytest.approx((sample * factor).tolist())
+
+
+def test_the_mean_absolute_deviation_is_that_of_dgpo_at_temperature_0() -> None:
+    # 3, 0, 0: mean 1, deviations 2, 1, 1 of mean 4/3.
+    scored = batch([3, 0, 0], [0, 0, 0]).adding({"correct": torch.tensor([1.0, 0.0, 0.0])})
+    assert dgpo(scored, temperature=0.0, mad_eps=0.0).tolist() == pytest.approx([1.5, -0.75, -0.75])
 
 
 def test_rloo_compares_with_the_others() -> None:

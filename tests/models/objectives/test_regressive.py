@@ -1,17 +1,18 @@
-"""REBEL, CoPG and Reg-GRPO by hand, and against the gradients of the papers' losses."""
+"""REBEL, CoPG, Reg-GRPO and FlowRL by hand, and against the gradients of the papers' losses."""
 
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from gradus.models.objectives.advantages.group_relative import rloo
-from gradus.models.objectives.advantages.regressive import copg, rebel, reg_grpo
+from gradus.models.objectives.advantages.regressive import copg, flowrl, rebel, reg_grpo
 from gradus.models.objectives.aggregations.means import sequence_mean
 from gradus.models.objectives.losses.linear import reinforce
 from gradus.models.objectives.rows import Rows
@@ -98,6 +99,55 @@ def test_reg_grpo_has_the_gradient_of_the_papers_loss_with_its_std_given(least: 
     assert found == pytest.approx(gradient(paper, *logps()), rel=1e-6, abs=1e-9)
 
 
+def test_flowrl_pulls_a_pair_to_its_odds_by_hand() -> None:
+    columns = {"reward": torch.tensor([1.0, 0.0], dtype=torch.float64), "group": torch.tensor([0, 0])}
+    now = torch.tensor([-1.0, -1.0, -2.0], dtype=torch.float64)
+    reference = torch.tensor([-1.1, -1.3, -1.9], dtype=torch.float64)
+    tokens = {"now.logp": now, "old.logp": now, "reference.logp": reference}
+    rows = Rows(columns, tokens, torch.tensor([2, 1]))
+    # h = 0.2 and -0.1, A = +-1 / sqrt 2, beta 2: beta A - h = sqrt 2 - 0.2 and -sqrt 2 + 0.1, mean -0.05.
+    lack = math.sqrt(2) - 0.15
+    assert flowrl(rows, beta=2.0, std_eps=0.0).tolist() == pytest.approx([2 * lack, -2 * lack])
+    # An older policy: the first row is 1.5 times, the second e^-1 times as likely by now; the weights are 1.2 and 0.8.
+    older = {"old.logp": now - torch.tensor([math.log(1.5), 0.0, -1.0], dtype=torch.float64)}
+    log_z = (1.2 * (math.sqrt(2) - 0.2) - 0.8 * (math.sqrt(2) - 0.1)) / 2
+    wanted = [2.4 * (math.sqrt(2) - 0.2 - log_z), 1.6 * (-math.sqrt(2) + 0.1 - log_z)]
+    found = flowrl(rows.adding(of_tokens=older), beta=2.0, clip=0.2, std_eps=0.0)
+    assert found.tolist() == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("clip", [0.2, 0.01])
+def test_flowrl_has_the_gradient_of_its_loss_with_the_best_z(clip: float) -> None:
+    now, other = logps()
+    older = now + 0.1 * torch.randn(len(now), generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    advantage = torch.tensor([1.0, -1.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0], dtype=torch.float64)  # rewards 1, 0, 1/2
+
+    def paper(leaf: Tensor) -> Tensor:
+        """The loss of the authors' code; Z is found by least squares, with its own gradient."""
+        parts = [torch.where(MASK, each, 0.0).split(LENGTHS) for each in (leaf - other, now - older)]
+        counts = [max(1, int(part.sum())) for part in MASK.split(LENGTHS)]
+        total = leaf.new_zeros(())
+        for members in JUDGED:
+            weight = torch.stack([parts[1][i].sum().exp().clamp(1 - clip, 1 + clip) for i in members])
+            flow = torch.stack([parts[0][i].sum() / counts[i] for i in members]) - 15.0 * advantage[members]
+            root = weight.sqrt()[:, None]
+            log_z = -torch.linalg.lstsq(root, root * flow[:, None]).solution[0, 0]
+            total = total + (weight * (log_z + flow) ** 2).sum()
+        return total / 7  # rows with tokens
+
+    leaf = now.clone().requires_grad_()
+    (wanted,) = torch.autograd.grad(paper(leaf), leaf)
+    ours = now.clone().requires_grad_()
+    step = rows_of(now, other).adding(of_tokens={"old.logp": older})
+    coefficient = flowrl(step, clip=clip, std_eps=0.0)
+    step = step.adding(of_tokens={"now.logp": ours, "advantage": coefficient[step.row]})
+    torch.where(MASK, reinforce(step)[0] * sequence_mean(step), 0.0).sum().backward()
+    assert ours.grad is not None
+    assert ours.grad.tolist() == pytest.approx(wanted.tolist(), rel=1e-6, abs=1e-9)
+    assert coefficient[[5, 6]].tolist() == [0.0, 0.0]  # without a reward or tokens; a group of one
+    assert float(coefficient[[3, 4, 7]].abs().min()) > 0  # equal rewards are pulled to the reference
+
+
 def test_as_an_update_begins_rebel_is_rloo_by_a_factor() -> None:
     now, _ = logps()
     rows = rows_of(now, now)
@@ -110,13 +160,14 @@ def test_as_an_update_begins_rebel_is_rloo_by_a_factor() -> None:
     assert rebel(rows)[3:].tolist() == [0.0] * 5
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(-5, 5), min_size=6, max_size=6), st.permutations(range(6)))
 def test_coefficients_sum_to_zero_in_a_group_and_follow_the_rows(rewards: list[float], order: list[int]) -> None:
     drawn = torch.Generator().manual_seed(1)
     columns = {"reward": torch.tensor(rewards, dtype=torch.float64), "group": torch.tensor([0, 1, 0, 1, 0, 1])}
     now, old = (torch.randn(6, generator=drawn, dtype=torch.float64) for _ in range(2))
     rows = Rows(columns, {"now.logp": now, "old.logp": old, "reference.logp": old}, torch.ones(6, dtype=torch.int64))
-    for component in (rebel, copg, reg_grpo):
+    for component in (rebel, copg, reg_grpo, partial(flowrl, clip=0.0)):
         found = component(rows)
         assert [float(found[i::2].sum()) for i in (0, 1)] == pytest.approx([0.0, 0.0], abs=1e-9)
         again = component(rows.select(torch.tensor(order)))

@@ -3,20 +3,21 @@
 import math
 from itertools import combinations
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradus.components.rows import Marks
 from gradus.models.objectives.advantages.group_relative import grpo
-from gradus.models.objectives.advantages.sets import ngrpo, pass_at_k, stratified, unlikeliness
+from gradus.models.objectives.advantages.sets import max_at_k, ngrpo, pass_at_k, stratified, unlikeliness
 from gradus.models.objectives.rows import Rows
 
 NAN = math.nan
-ALL = {f.__name__: f for f in (ngrpo, pass_at_k, stratified, unlikeliness)}
+ALL = {f.__name__: f for f in (max_at_k, ngrpo, pass_at_k, stratified, unlikeliness)}
 
 
 def batch(
@@ -88,6 +89,54 @@ def test_pass_at_k_by_hand() -> None:
     )
 
 
+SOME = [0.2, 0.9, 0.5, 0.0, 0.6, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("k", "published"),
+    [
+        (2, [0.013333, 0.18, 0.053333, 0.0, 0.08, 0.053333]),
+        (3, [0.0, 0.195, 0.015, 0.0, 0.045, 0.015]),
+        (6, [0.0, 0.3, 0.0, 0.0, 0.0, 0.0]),
+    ],
+)
+def test_max_at_k_is_that_of_the_papers_listing(k: int, published: list[float]) -> None:
+    # What sloo_minus_one (eq. 33) of the listing in arXiv 2505.15201 returns for these rewards, times n / k.
+    found = max_at_k(batch([*SOME, NAN, 0.4, 7.0], [0] * 7 + [1, 2]), k=k).tolist()
+    assert found == pytest.approx([*(value * 6 / k for value in published), 0, 0, 0], abs=5e-6)
+
+
+def test_the_best_of_a_group_has_its_lead_by_hand() -> None:
+    # Sets of two of 1, 0, 0: row 0 leads both of its by 1. Sets of two of 1, 1, 0: a right row leads in one of two.
+    assert max_at_k(batch([1, 0, 0, 1, 1, 0], [0] * 3 + [1] * 3), k=2).tolist() == [1, 0, 0, 0.5, 0.5, 0]
+    # The whole group, over the std (arXiv 2503.19595): the lead 0.5 of 1, 0.5, 0, whose std is 0.5; two best lead none.
+    both = batch([0, 1, 0.5, 1, 1, 0], [0] * 3 + [1] * 3)
+    assert max_at_k(both, k=9, divide=True, std_eps=0.0).tolist() == pytest.approx([0, 1, 0, 0, 0, 0])
+    assert max_at_k(both, k=9, divide=True, std_eps=0.5)[1].item() == pytest.approx(0.5)
+    assert max_at_k(both, k=9)[1].item() == pytest.approx(0.5)
+
+
+@example(reward=[0.0, 0.0, 0.0, 1.0], k=2, scale=1.0)  # a third of 1, to the bits of float64
+@given(
+    reward=st.lists(st.sampled_from([0.0, 1.0, 0.3, -2.0, 0.1]), min_size=1, max_size=7),
+    k=st.integers(2, 5),
+    scale=st.floats(0.1, 10),
+)
+@settings(max_examples=60)
+def test_max_at_k_is_the_mean_lead_over_all_sets(reward: list[float], k: int, scale: float) -> None:
+    size = min(k, len(reward))
+    wanted = [0.0] * len(reward)
+    for at in range(len(reward) if size > 1 else 0):
+        sets = [each for each in combinations(range(len(reward)), size) if at in each]
+        lead = [max(reward[i] for i in each) - max(reward[i] for i in each if i != at) for each in sets]
+        wanted[at] = fmean(lead)
+    found = max_at_k(batch(reward), k=k)
+    assert found.tolist() == pytest.approx(wanted, abs=1e-12)
+    assert max_at_k(batch([scale * each + 1 for each in reward]), k=k).tolist() == pytest.approx(
+        (scale * found).tolist(), abs=1e-9
+    )
+
+
 def test_unlikely_right_rows_have_more_by_hand() -> None:
     # Mean log-probs -1, -3, -2, -4: ranks 3, 1, 2, 0. Right rows 0 and 1: 1 - 0.4 * 3/4 = 0.7, 1 - 0.4 * 1/4 = 0.9.
     logp = [[-1.0, -1.0], [-3.0], [-2.0], [-4.0, -4.0, -4.0]]
@@ -132,7 +181,7 @@ def test_one_stratum_is_grpo_and_strata_of_two_groups_do_not_mix() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_rows_without_a_reward_count_nowhere(name: str) -> None:
-    settings = {"k": 2} if name == "pass_at_k" else {}
+    settings: dict[str, Any] = {"k": 2} if name in ("max_at_k", "pass_at_k") else {}
     logp = [[-1.0], [-2.0], [-3.0], [-4.0], [-5.0]]
     alone = ALL[name](batch([1, 0, 0, 0, 1], [0, 0, 0, 1, 1], logp=logp), **settings)
     with_others = batch(
@@ -146,7 +195,7 @@ def test_rows_without_a_reward_count_nowhere(name: str) -> None:
     assert found.abs().sum() > 1
 
 
-@pytest.mark.parametrize("name", ["stratified", "unlikeliness"])
+@pytest.mark.parametrize("name", ["max_at_k", "stratified", "unlikeliness"])
 @pytest.mark.parametrize("reward", [[0.1, 0.1, 0.1], [NAN, NAN], [0.7]])
 def test_equal_rewards_or_none_have_exactly_nothing(name: str, reward: list[float]) -> None:
     assert ALL[name](batch(reward)).tolist() == [0.0] * len(reward)

@@ -45,13 +45,13 @@ def gigpo(
         divide: False for both parts without the std.
         std_eps: Added to the std.
     """
-    turns = _in_order(rows.marks("turn"))
+    turns = in_order(rows.marks("turn"))
     returns = _returns(rows, turns, gamma)
     groups = _same(rows, turns)
     size = groups.std(returns, ddof=1) + std_eps if divide else torch.ones_like(returns)
     step = torch.where(groups.varied(returns), (returns - groups.mean(returns)) / size, 0.0).nan_to_num(0.0)
     episode = grpo(rows, std_eps=std_eps) if divide else dr_grpo(rows)
-    return episode[rows.row] + share * _spread(rows, turns, step, torch.zeros(len(rows.row), dtype=torch.float64))
+    return episode[rows.row] + share * spread(rows, turns, step, torch.zeros(len(rows.row), dtype=torch.float64))
 
 
 @component(
@@ -66,7 +66,7 @@ def salt(rows: Rows, *, std_eps: StdEps = 1e-4) -> Tensor:
     Args:
         std_eps: Added to the std.
     """
-    turns, own = _in_order(rows.marks("turn")), grpo(rows, std_eps=std_eps)
+    turns, own = in_order(rows.marks("turn")), grpo(rows, std_eps=std_eps)
     edge = _same(rows, turns).of
     pairs = torch.unique(torch.stack([edge, turns.row]), dim=1)  # a row counts once, however often it has the edge
     judged = torch.where(rows["reward"].isnan(), torch.nan, own)
@@ -74,7 +74,7 @@ def salt(rows: Rows, *, std_eps: StdEps = 1e-4) -> Tensor:
     total[0].index_add_(0, pairs[0], judged[pairs[1]].nan_to_num(0.0))
     total[1].index_add_(0, pairs[0], (~judged[pairs[1]].isnan()).double())
     pooled = torch.where(judged[turns.row].isnan(), 0.0, (total[0] / total[1].clamp_min(1))[edge])
-    return _spread(rows, turns, pooled, own[rows.row])
+    return spread(rows, turns, pooled, own[rows.row])
 
 
 @component(
@@ -91,17 +91,17 @@ def m_grpo(rows: Rows, *, std_eps: StdEps = 1e-4) -> Tensor:
     Args:
         std_eps: Added to the std.
     """
-    turns, own = _in_order(rows.marks("turn")), grpo(rows, std_eps=std_eps)[rows.row]
+    turns, own = in_order(rows.marks("turn")), grpo(rows, std_eps=std_eps)[rows.row]
     named = torch.from_numpy(np.array([label is not None for label in turns.label], dtype=np.bool_))
     groups, value = _same(rows, turns), torch.where(named, turns.value, torch.nan)
     relative = (value - groups.mean(value)) / (groups.std(value, ddof=1) + std_eps)
     relative = torch.where(groups.varied(value), relative, 0.0).nan_to_num(0.0)
-    spread = _spread(rows, turns, relative, own)
-    return torch.where(_spread(rows, turns, named.double(), torch.zeros_like(own)) > 0, spread, own)
+    found = spread(rows, turns, relative, own)
+    return torch.where(spread(rows, turns, named.double(), torch.zeros_like(own)) > 0, found, own)
 
 
-def _in_order(turns: Marks) -> Marks:
-    """The marks by row, then by their first token."""
+def in_order(turns: Marks) -> Marks:
+    """Return marks by row, then by their first token."""
     order = torch.from_numpy(np.lexsort((turns.start.numpy(), turns.row.numpy())))
     return Marks(turns.row[order], turns.start[order], turns.end[order], turns.value[order], turns.label[order.numpy()])
 
@@ -125,9 +125,9 @@ def _returns(rows: Rows, turns: Marks, gamma: float) -> Tensor:
     return torch.where(reward.isnan(), torch.nan, found)
 
 
-def _spread(rows: Rows, turns: Marks, values: Tensor, otherwise: Tensor) -> Tensor:
-    """The value (K,) of the turn of each token, `otherwise` (M,) outside of all."""
-    lengths = turns.end - turns.start
+def spread(rows: Rows, marks: Marks, values: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the value (K,) of the mark of each token, `otherwise` (M,) outside of all."""
+    lengths = marks.end - marks.start
     found = otherwise.clone()
-    found[spans(offsets(rows.lengths)[turns.row] + turns.start, lengths)] = torch.repeat_interleave(values, lengths)
+    found[spans(offsets(rows.lengths)[marks.row] + marks.start, lengths)] = torch.repeat_interleave(values, lengths)
     return found
