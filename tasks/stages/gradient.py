@@ -97,7 +97,7 @@ def _second_half(rows: Rows, seed: int) -> Tensor:
 
 
 def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
-    """The held-out rows that are judged, as many whole groups as there is room for, the same for every method; or None."""
+    """Judged rows that are held out, of as many whole groups as there is room for: the same for every method."""
     if not ctx.inputs.get("held_rollouts"):
         return None
     table = of_use(ctx.table("held_rollouts", _HELD), LEARN)
