@@ -79,6 +79,9 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
     first, *others = sorted(found["methods"], key=lambda each: (each["method"] != "none", each["rank"]))
     left = [each["method"] for each in others if not each["same_as"]]
     results = list[Comparison]()
+    if not left:
+        aside("every method has the gradient of the run's own: there is nothing to compare")
+        return results
     for halving in range(_HALVINGS, -1, -1):
         left = left[: max(1, ceil(len(left) / 2))]
         amount = max(1, budget.amount // 2**halving)

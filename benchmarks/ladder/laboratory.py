@@ -1,4 +1,4 @@
-"""The order in which `gradus lab` puts the ladder's objectives, beside their gains. `make ladder` comes first, then:
+"""The order in which `gradus lab` puts the objectives of the ladder, beside their gains, once `make ladder` has run.
 
     python benchmarks/ladder/laboratory.py [--seeds 5]
 

@@ -143,7 +143,7 @@ def test_survivors_are_trained_and_halved(
     stored: tuple[Program, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program, _ = stored
-    words = ("--method", "dr_grpo", "--method", "gspo", "--rounds", "1", "--ages", "0", "--seeds", "2")
+    words = ("--method", "dr_grpo", "--method", "gspo", "--rounds", "1", "--ages", "0", "--seeds", "1")
     found = program.json("lab", "base", *words, "--then", "compare", "--budget", "rounds=4")
     compared = [[each["method"] for each in comparison["methods"]] for comparison in found["comparisons"]]
     best = found["methods"][1]["method"]
