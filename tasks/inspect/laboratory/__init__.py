@@ -1,1 +1,1 @@
-"""What `gradus lab` found: gradients of methods on the same rows, side by side."""
+"""The results of `gradus lab`: gradients of methods on the same rows, side by side."""
