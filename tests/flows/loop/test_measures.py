@@ -148,6 +148,21 @@ def test_rows_of_other_uses_are_not_measured_and_another_model_knows_the_sampler
     assert [call.get("sampler") for call in calls] == [None, [policy_after(1)]]
 
 
+def test_a_measure_has_the_hints_of_the_round_and_the_rows_of_the_uses_that_it_names(tmp_path: Path) -> None:
+    update = {"shapes": [f"{own(tmp_path, filtered='likelihood.logp')}:of_mine"]}
+    file = own(tmp_path, by='("rollout_id",)', needs='("hint.texts", "judge: completion")')
+    reader = '\n@component("shape", needs=("mine.a",))\ndef of_mine(rows):\n    return {}\n'
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + reader)
+    more: dict[str, Any] = {"measures": [f"{file}:mine"], "update": update, "waves": ["pairs"]}
+    plan = recipe([], rounds=1, **more)
+    assert plan.reads_hints
+    assert not recipe([], rounds=1, escalate=()).reads_hints
+    session = measured(plan)
+    call = session.calls["mine", 1]
+    assert (len(call["rollouts"]), len(call["hints"])) == (2, 1)  # those of the judge, too
+    assert bytes.fromhex(call["hints"][0].partition("/")[2]).decode() == "hint-0-train"  # as the rehearsal names it
+
+
 TEXTS = {"one.jsonl": Ref("rollouts", "1a" * 8), "two.jsonl": Ref("rollouts", "2b" * 8)}
 
 
@@ -236,6 +251,7 @@ def test_texts_that_nobody_has_are_refused_before_anything_starts(
         ({}, {"columns": "()"}, r'measure own.py:mine keeps no columns; declare them: @component\("measure"'),
         ({}, {"needs": '("angles.concentration",)'}, r"needs angles.concentration, a column of a tracker or measure"),
         ({}, {"needs": '("reward",)'}, r"measure own.py:mine needs reward, which its kind is not handed"),
+        ({}, {"needs": '("hint.texts",)'}, r"measure own.py:mine needs hint.texts, which its kind is not handed"),
         ({}, {"by": '("rollout_id",)'}, r"mine.a, which is kept by rollout_id, and problems have no rollout_id"),
         ({}, {"filtered": "mine.b"}, r"needs mine.b, which is no column of the measure own.py:mine; .* mine.a"),
         ({}, {"filtered": "gold.logp"}, r'the recipe has no measure gold; add it: \[\[measures\]\] with name = "gold"'),
