@@ -43,7 +43,7 @@ MORE = {
     "kdrl": ("teacher=bundled",),
     "know_rl": ('score.probe.rewards=["numeric"]',),
     "lora": ("update.lr=1e-4",),
-    "mopd": ("teacher=bundled",),
+    "mopd": ("teacher=bundled", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
