@@ -160,13 +160,14 @@ def _of_logits(
 def _of_softmax(logp: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
     """|u|^2 and u' (diag p - p p') u of u = e - p, over T^2 and T^4: those of a hidden state of length 1, (n,) each.
 
-    The second is the variance of u under p, p_y - 2 p_y^2 + sum p^3 - (p_y - sum p^2)^2.
+    The second is the variance of u under p. Neither is made of differences of numbers near 1: both are tiny for a token
+    that is nearly certain, and their quotient counts.
     """
-    p, chosen = logp.exp(), _chosen(logp, targets).exp()
-    square = p.square().sum(-1)
-    variance = chosen - 2 * chosen**2 + p.pow(3).sum(-1) - (chosen - square) ** 2
-    norm = 1 - 2 * chosen + square
-    return norm.clamp_min(0.0) / temperature**2, variance.clamp_min(0.0) / temperature**4
+    p, at = logp.exp(), targets[:, None]
+    others = p.scatter(-1, at, 0.0)
+    u = (-others).scatter(-1, at, others.sum(-1, keepdim=True))
+    variance = (p * (u - (p * u).sum(-1, keepdim=True)).square()).sum(-1)
+    return u.square().sum(-1) / temperature**2, variance / temperature**4
 
 
 def _chosen(logp: Tensor, targets: Tensor) -> Tensor:

@@ -159,3 +159,14 @@ def test_the_heads_gradient_and_curvature_are_those_of_autograd(chunk: int, monk
             expected.append((float(own.detach().square().sum()), -float((along * own.detach()).sum())))
     assert found.head_gradient.tolist() == pytest.approx([each[0] for each in expected], rel=1e-4)
     assert found.head_curvature.tolist() == pytest.approx([each[1] for each in expected], rel=1e-3)
+
+
+def test_the_curvature_of_a_token_that_is_nearly_certain_is_no_rounding() -> None:
+    logits = torch.tensor([[12.0, 0.0, -1.0, -2.0]])
+    found = _of_logits(Asked(head=True), logits, torch.tensor([0]), torch.ones(1), None)
+    p = torch.softmax(logits[0].double(), -1)
+    u = torch.tensor([1.0, 0, 0, 0]).double() - p
+    assert found.head_gradient is not None
+    assert found.head_curvature is not None
+    assert float(found.head_gradient) == pytest.approx(float(u @ u), rel=1e-4)
+    assert float(found.head_curvature) == pytest.approx(float(u @ (torch.diag(p) - torch.outer(p, p)) @ u), rel=1e-3)
