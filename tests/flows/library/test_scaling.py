@@ -64,6 +64,13 @@ def test_a_curve_lists_its_points_beside_the_sigmoid(monkeypatch: pytest.MonkeyP
     assert "--suite NAME" in error.value.hint
 
 
+def test_a_run_that_sampled_nothing_has_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = run(monkeypatch, [("heldout", at) for at in EVALUATED])
+    monkeypatch.setattr(results, "_asked", lambda *_: pa.table({"round": [3], "tokens": [9]}))
+    with pytest.raises(UsageError, match="run mine sampled nothing before its evaluation of round 1"):
+        mine.scaling()
+
+
 @pytest.mark.parametrize(
     ("rounds", "counted"),
     [
