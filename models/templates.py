@@ -6,13 +6,12 @@ A template is text, not a program: placeholders are replaced once and literally,
 question or the hint has.
 """
 
-import re
 from dataclasses import dataclass
 
+from gradus.components import templates
+from gradus.components.templates import places, unknown_place
+
 QUESTION, HINT = "question", "hint"
-_PLACES = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
-_ARGUMENT = re.compile(r"(?:\\[A-Za-z]+(?:\[[^\]]*\])?(?:\{[^{}]*\})*|[\\^_])\Z")
-"""Text before the braces of an argument in LaTeX: a command with its other arguments, a power, an index."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ class PromptStyle:
     @property
     def places_hint(self) -> bool:
         """Return whether the template says where the hint goes."""
-        return HINT in _named(self.template)
+        return HINT in places(self.template)
 
 
 PLAIN = PromptStyle()
@@ -38,13 +37,7 @@ def filled(template: str, question: str, hint: str = "") -> str:
     >>> filled("{question} Use \\frac{a}{b} or {{x}}. {hint}", "{hint}?", "{question}")
     '{hint}? Use \\frac{a}{b} or {x}. {question}'
     """
-    values = {QUESTION: question, HINT: hint}
-
-    def put(match: re.Match[str]) -> str:
-        literal, name = match.groups()
-        return f"{{{literal}}}" if literal else values.get(name, match[0])
-
-    return _PLACES.sub(put, template)
+    return templates.filled(template, question=question, hint=hint)
 
 
 def template_problem(template: str) -> str:
@@ -55,23 +48,12 @@ def template_problem(template: str) -> str:
     >>> template_problem("Q: {problem}")
     'has the unknown placeholder {problem}; there are {question} and {hint}, and {{problem}} is {problem} literally'
     """
-    for match in _PLACES.finditer(template):
-        name = match[2]
-        if name and name not in (QUESTION, HINT) and not _ARGUMENT.search(template[: match.start()]):
-            return (
-                f"has the unknown placeholder {{{name}}}; there are {{{QUESTION}}} and {{{HINT}}}, "
-                f"and {{{{{name}}}}} is {{{name}}} literally"
-            )
-    if QUESTION not in _named(template):
-        return f"has no {{{QUESTION}}}, so every prompt would be the same"
-    return ""
+    if found := unknown_place(template, (QUESTION, HINT)):
+        return found
+    return "" if QUESTION in places(template) else f"has no {{{QUESTION}}}, so every prompt would be the same"
 
 
 def system_problem(system: str) -> str:
     """Return what is wrong with a system message, empty for nothing: it is the same for all problems."""
-    found = [name for name in (QUESTION, HINT) if name in _named(system)]
+    found = [name for name in (QUESTION, HINT) if name in places(system)]
     return f"has {{{found[0]}}}, which only the template may have" if found else ""
-
-
-def _named(template: str) -> list[str]:
-    return [match[2] for match in _PLACES.finditer(template)]

@@ -174,6 +174,19 @@ def hints_of_level(hints: pa.Table, level: int, problem_ids: Column, revealing: 
     return texts, withheld & np.asarray(texts.is_null().to_numpy(zero_copy_only=False))
 
 
+def hint_texts(hints: pa.Table, problem_ids: Column) -> pa.Array:
+    """Return the hints of problems (N,), lists from level 1 on, null at a level without one; null without any.
+
+    Those that state the answer are among them. Where several strategies hint at a problem, the first in the table
+    counts.
+    """
+    highest = int(ints(hints.column("level")).max(initial=0))
+    levels = [hints_of_level(hints, level, problem_ids, revealing=True)[0] for level in range(1, highest + 1)]
+    found = [list(texts) for texts in zip(*(level.to_pylist() for level in levels), strict=True)]
+    there = [texts if any(text is not None for text in texts) else None for texts in found]
+    return pa.array(there or [None] * len(problem_ids), pa.list_(pa.string()))
+
+
 def hinted(hints: pa.Table, level: int, problem_ids: Column, chosen: Bools) -> tuple[pa.Table, dict[str, int]]:
     """Return hint_level, hint_text and shown of problems (N,), and the number without the hint by reason.
 

@@ -108,15 +108,32 @@ def _delete(home: Home, run: str, *, yes: bool, as_json: bool) -> None:
     answer(delete_run(home, run), as_json, render_deleted)
 
 
-def show(run: RunOrArtifact, partial: Partial = False, as_json: AsJson = False) -> None:
+def show(
+    run: RunOrArtifact,
+    curve: Annotated[
+        bool, typer.Option("--curve", help="the sigmoid of pass@1 over the tokens sampled for training (ScaleRL)")
+    ] = False,
+    suite: Annotated[str, typer.Option(help="the evaluation suite of the curve, if there are several")] = "",
+    partial: Partial = False,
+    as_json: AsJson = False,
+) -> None:
     """Show what a run did: every stage attempt, its artifact, time and bytes; and why the run did not finish.
 
     Of an artifact: what made it, of what, its columns and first rows.
     """
-    from gradus.flows.console.run_tables import render_run_story
+    from gradus.flows.console.run_tables import render_curve, render_run_story
     from gradus.tasks.runs.history import read_run
 
     home = Home.from_environment()
+    if suite and not curve:
+        raise UsageError("--suite is that of --curve", hint="give both, or neither")
+    if curve:
+        if partial:
+            raise UsageError("--partial is not for --curve, which reads every evaluation", hint="leave one out")
+        if REFERENCE.fullmatch(run):
+            raise UsageError(f"--curve is of a run, and {run} names an artifact", hint="`gradus runs` lists the runs")
+        answer(results.curve(run, suite), as_json, render_curve)
+        return
     if REFERENCE.fullmatch(run):
         _show_artifact(home, full_name(home.lake, run), as_json=as_json)
         return

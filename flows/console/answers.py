@@ -29,6 +29,31 @@ class ChosenCheckpoint(TypedDict):
     optimistic: list[str]
 
 
+class CurvePoint(TypedDict):
+    """An evaluation after a round, and the value of the fitted curve there."""
+
+    round: int
+    tokens: int
+    """Completion tokens sampled for training up to the round."""
+    pass_at_1: float
+    fitted: float
+
+
+class Curve(TypedDict):
+    """The learning curve of a run on a suite, and the sigmoid through it."""
+
+    run: str
+    suite: str
+    start: float
+    asymptote: float
+    """The rate that is approached."""
+    exponent: float
+    midpoint_tokens: float
+    """Tokens at which half of the gain is made."""
+    rmse: float
+    points: list[CurvePoint]
+
+
 class StageCounts(TypedDict):
     """Counts of one stage in a run."""
 

@@ -10,9 +10,9 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from gradus.data.records import Figure
-from gradus.flows.console.answers import Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
+from gradus.flows.console.answers import Curve, Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import View, fields, line, safe, table
-from gradus.tasks.formats import interval, points, short, size, terminal_safe
+from gradus.tasks.formats import interval, points, rate, short, size, terminal_safe
 from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.history import RunList, RunStory
 from gradus.tasks.runs.records import DomainFigures, Versus
@@ -96,6 +96,25 @@ def render_run(result: TrainAnswer) -> None:
     fields({key: _count(result[key]) for key in facts})
     reading = " ".join(f"`gradus {verb} {result['run']}`," for verb in ("browse", "report"))
     line(f"look: `gradus ui` (Prefect, MLflow), {reading} `gradus sql 'select ...'`")
+
+
+def render_curve(curve: Curve) -> None:
+    """A line for each evaluation, then the numbers of the sigmoid."""
+    rows = [
+        (each["round"], f"{each['tokens']:,}", rate(each["pass_at_1"]), rate(each["fitted"]))
+        for each in curve["points"]
+    ]
+    table(f"pass@1 on {curve['suite']}", ("round", "tokens", "pass@1", "fitted"), rows)
+    fields(
+        {
+            "run": curve["run"],
+            "start": rate(curve["start"]),
+            "asymptote": rate(curve["asymptote"]),
+            "midpoint_tokens": f"{curve['midpoint_tokens']:,.0f}",
+            "exponent": f"{curve['exponent']:.2f}",
+            "rmse": f"{curve['rmse']:.4f}",
+        }
+    )
 
 
 def render_freed(result: Freed) -> None:

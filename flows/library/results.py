@@ -10,7 +10,7 @@ import pyarrow as pa
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.console.answers import TrainAnswer
+from gradus.flows.console.answers import Curve, TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.library.calling import call
 from gradus.flows.parameters import Input
@@ -114,22 +114,7 @@ class Run:
         `.asymptote` is what the run approaches, `.at(tokens)` the rate at a compute. A suite is named if there are
         several. Evaluations before the first round and after four rounds at least are needed.
         """
-        import numpy as np  # slow to import, as is SciPy
-
-        from gradus.tasks.inspect.comparing.scaling import MIN_POINTS, fit_sigmoid
-
-        rows = [row for row in self.evaluations().to_pylist() if row["pass_at_1"] is not None]
-        suites = dict.fromkeys(row["suite"] for row in rows)
-        if (suite and suite not in suites) or (not suite and len(suites) > 1):
-            raise UsageError(f"run {self.name} has the suites {', '.join(suites)}", hint="name one: run.scaling(suite)")
-        rows = [row for row in rows if row["suite"] == (suite or next(iter(suites)))]
-        if len(rows) < MIN_POINTS or rows[0]["round"]:
-            counted = f"{len(rows)} evaluations, the first of round {rows[0]['round']}" if rows else "no evaluation"
-            why = f"a curve needs {MIN_POINTS}, the first before the first round"
-            raise UsageError(f"run {self.name} has {counted}: {why}", hint="train more rounds, or set evaluate.every=1")
-        spent = _asked(self.home, _SPENT, self.name).to_pylist()
-        compute = [float(sum(each["tokens"] for each in spent if each["round"] <= row["round"])) for row in rows]
-        return fit_sigmoid(np.array(compute), np.array([row["pass_at_1"] for row in rows]))
+        return _fitted(*_points(self, suite)[2:])
 
     @call
     def artifact(self, stage: str, *, round: int = 0, purpose: str = "train") -> Artifact:
@@ -203,6 +188,58 @@ def runs() -> pa.Table:
 def sql(query: str, run: Run | str | None = None) -> pa.Table:
     """Return what a SELECT finds in the lake, or in what one run made and read; docs/sql.md lists the views."""
     return _asked(Home.from_environment(), query, run.name if isinstance(run, Run) else run)
+
+
+def curve(name: str, suite: str = "") -> Curve:
+    """Return the learning curve of a run, its points and the sigmoid through them (`Run.scaling`)."""
+    found = run(name)
+    chosen, rounds, tokens, rates = _points(found, suite)
+    fit = _fitted(tokens, rates)
+    fitted = [float(fit.at(float(each))) for each in tokens]
+    rows = zip(rounds, tokens, rates, fitted, strict=True)
+    return {
+        "run": found.name,
+        "suite": chosen,
+        "start": fit.start,
+        "asymptote": fit.asymptote,
+        "exponent": fit.exponent,
+        "midpoint_tokens": fit.midpoint,
+        "rmse": fit.rmse,
+        "points": [{"round": at, "tokens": num, "pass_at_1": rate, "fitted": y} for at, num, rate, y in rows],
+    }
+
+
+def _points(run: Run, suite: str) -> "tuple[str, list[int], list[int], list[float]]":
+    """Return a suite, and rounds, tokens sampled for training up to each, and pass@1; UsageError if too few."""
+    from gradus.tasks.inspect.comparing.scaling import MIN_POINTS  # SciPy is slow to import
+
+    rows = [row for row in run.evaluations().to_pylist() if row["pass_at_1"] is not None]
+    suites = dict.fromkeys(row["suite"] for row in rows)
+    if (suite and suite not in suites) or (not suite and len(suites) > 1):
+        what = f"has the suites {', '.join(suites)}" if suites else "has no evaluation"
+        hint = "name one: --suite NAME; in Python run.scaling(suite)" if suites else "train it with an evaluation"
+        raise UsageError(f"run {run.name} {what}", hint=hint)
+    chosen = suite or next(iter(suites), "")
+    rows = [row for row in rows if row["suite"] == chosen]
+    if len(rows) < MIN_POINTS or rows[0]["round"]:
+        counted = f"{len(rows)} evaluations, the first of round {rows[0]['round']}" if rows else "no evaluation"
+        why = f"a curve needs {MIN_POINTS}, the first before the first round"
+        raise UsageError(f"run {run.name} has {counted}: {why}", hint="train more rounds, or set evaluate.every=1")
+    spent = _asked(run.home, _SPENT, run.name).to_pylist()
+    rounds = [row["round"] for row in rows]
+    tokens = [sum(int(each["tokens"]) for each in spent if each["round"] <= at) for at in rounds]
+    if not all(tokens[1:]):
+        hint = "train it on rollouts of its own"
+        raise UsageError(f"run {run.name} sampled nothing before its evaluation of round {rounds[1]}", hint=hint)
+    return chosen, rounds, tokens, [row["pass_at_1"] for row in rows]
+
+
+def _fitted(tokens: Sequence[int], rates: Sequence[float]) -> "Sigmoid":
+    import numpy as np  # slow to import, as is SciPy
+
+    from gradus.tasks.inspect.comparing.scaling import fit_sigmoid
+
+    return fit_sigmoid(np.array(tokens, np.float64), np.array(rates, np.float64))
 
 
 def _asked(home: Home, query: str, run: str | None) -> pa.Table:

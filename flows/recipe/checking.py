@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from gradus.components.chosen import Chosen, MeasureConfig, WaveConfig
+from gradus.components.chosen import HINT_TEXTS, Chosen, MeasureConfig, WaveConfig
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import LEARN, POLICY, START, TEACHER, split_need
@@ -31,7 +31,7 @@ from gradus.flows.recipe.course.by_round import (
     wave_config,
 )
 from gradus.flows.recipe.course.phases import settled
-from gradus.flows.recipe.heads import check_heads
+from gradus.flows.recipe.heads import check_heads, check_teachers
 from gradus.flows.recipe.reading import with_guards_changes
 from gradus.flows.recipe.samplings import samplings
 from gradus.flows.recipe.suites import Suite
@@ -78,7 +78,7 @@ def _check_begin(recipe: Recipe) -> None:
     begin, waves = recipe.begin, [wave for each in settled(recipe) for wave in each.all_waves]
     hinted = begin.plan or recipe.reads_hints or any(each.reads_hints for each in settled(recipe))
     for given, read, what, hint in (
-        (begin.hints, hinted, "hints: no wave of the recipe reads hints", _A_WAVE),
+        (begin.hints, hinted, "hints: no wave or measure of the recipe reads hints", _A_WAVE),
         (begin.rollouts, any(wave.reads_stored for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),
         (begin.rollouts, begin.scores, "rollouts: they need begin.scores", "give their scores too"),
         (begin.scores, begin.rollouts, "scores: they need begin.rollouts", "give their rollouts too"),
@@ -122,9 +122,10 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
     for index in _changed(recipe, "update"):
         update = stage_config(recipe, "update", index, recipe.update)
         shaping_config(recipe, update)
-        _check_uses(recipe, (*recipe.all_waves, *recipe.trackers, *update.shapes))
+        _check_uses(recipe, (*recipe.all_waves, *recipe.trackers, *recipe.measures, *update.shapes))
     _check_suites(recipe)
     _check_roles(recipe, lake)
+    check_teachers(recipe)
     _check_sampling(recipe, lake)
     for index in _changed(recipe, "curate", *names, "update") if recipe.rounds and recipe.given is None else ():
         _check_groups(recipe, index)
@@ -175,7 +176,7 @@ def _check_suites(recipe: Recipe) -> None:
     for suite in recipe.evaluate.suites:
         plain = recipe_of_suite(recipe, suite)
         try:
-            for reader in (*suite.waves, *suite.shapes):
+            for reader in (*suite.waves, *suite.measures, *suite.shapes):
                 _check_evaluated(suite, reader)
             for wave in suite.waves:
                 check_components(wave_config(plain, wave, 0))
@@ -183,7 +184,7 @@ def _check_suites(recipe: Recipe) -> None:
             _check_texts(suite.measures, suite.waves)
             check_components(suite_shaping(suite))
             check_shapes(suite.shapes)
-            _check_uses(plain, (*suite.waves, *suite.shapes))
+            _check_uses(plain, (*suite.waves, *suite.measures, *suite.shapes))
         except (UsageError, BadInputError) as error:
             raise type(error)(f"the suite {suite.name}: {error.message}", hint=error.hint) from None
 
@@ -191,13 +192,19 @@ def _check_suites(recipe: Recipe) -> None:
 def _check_evaluated(suite: Suite, reader: Chosen) -> None:
     """Raise UsageError for a component of a suite that needs what only a training has."""
     measured = [each.short for each in suite.measures]
-    rounds = {"hint": "hints", "stored": "rollouts of earlier rounds", "traces": "texts that are given"}
+    rounds = {
+        "hint": "hints",
+        HINT_TEXTS: "hints",
+        "stored": "rollouts of earlier rounds",
+        "traces": "texts that are given",
+    }
     rounds |= dict.fromkeys({*DIFFICULTY.names} - {*PROBLEMS.names, *ROLLOUTS.names, *SCORES.names}, "difficulty")
     for need in reader.needs or ():
         what = f"the {reader.kind} {reader.label} needs {need}"
-        if reader.kind == "wave" and need in rounds:
+        if need == HINT_TEXTS or (reader.kind == "wave" and need in rounds):
             raise UsageError(
-                f"{what}, and an evaluation has no {rounds[need]}", hint="take a wave that reads its rollouts alone"
+                f"{what}, and an evaluation has no {rounds[need]}",
+                hint=f"take a {reader.kind} that reads its rollouts alone",
             )
         if is_tracked(need) and (name := split_need(need)[1].partition(".")[0]) not in measured:
             raise UsageError(

@@ -196,11 +196,11 @@ class Recipe(Config):
 
     @property
     def reads_hints(self) -> bool:
-        """Return whether a wave asks for hints, or problems are shown some from the start in any round."""
+        """Return whether a wave or measure reads hints, or problems are shown some from the start in any round."""
         changes = (*(o.changes for o in self.overrides if o.stage == "curate"), *(g.changes for g in self.guards))
         later = any(each.get(key) for each in changes for key in ("hint_level", "curate.hint_level"))
         static = self.curate.hint_level > 0 or "curate.hint_level" in self.schedules
-        return static or later or any(wave.reads_hints for wave in self.all_waves)
+        return static or later or any(each.reads_hints for each in (*self.all_waves, *self.measures))
 
     @property
     def all_measures(self) -> tuple[MeasureConfig, ...]:

@@ -1,16 +1,34 @@
-"""Models of a recipe that have a scalar head where they must sample, or lack one where a measure asks for values."""
+"""Models of a recipe: roles that cannot teach, and heads that are not what a setting asks for."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gradus.data.curation.uses import POLICY, START, TEACHER
-from gradus.data.errors import shortened
+from gradus.data.errors import UsageError, shortened
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.tasks.preflight.abilities import check_head
 
 _SCORER = 'name a reward model: [roles.rm] with policy = "FOLDER", and role = "rm" of the measure'
 _LANGUAGE = "name a language model; one that scores texts is asked by a measure: [[measures]] with its role"
+
+
+def check_teachers(recipe: Recipe) -> None:
+    """Refuse a teacher of `update.teachers` that is no role with weights of its own."""
+    for name in recipe.update.teachers:
+        what, role = f"update.teachers.{name}", recipe.roles.get(name)
+        if role is None:
+            raise UsageError(f"{what}: the recipe has no role {name}", hint=f"add [roles.{name}] with its policy")
+        if role.is_text:
+            raise UsageError(
+                f"{what}: its server answers with text, and a teacher computes log-probs",
+                hint="name a role with weights",
+            )
+        if not role.policy and role.update is None:
+            raise UsageError(
+                f"{what}: the role {name} is the policy itself, which has nothing to teach",
+                hint=f"set roles.{name}.policy",
+            )
 
 
 def check_heads(recipe: Recipe, folders: Mapping[str, Path]) -> None:
@@ -36,7 +54,7 @@ def _models_asked(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
     yield from (
         (f"roles.{name}.policy", roles[name], False)
         for name, role in recipe.roles.items()
-        if role.update is not None or name in planned
+        if role.update is not None or name in planned or name in recipe.update.teachers
     )
     named = {POLICY: recipe.policy, START: recipe.policy, TEACHER: recipe.teacher, **roles}
     for measure in recipe.all_measures:

@@ -44,6 +44,12 @@ COLUMNS: Mapping[str, Column] = {
         "token", "of the logits at the row's temperature, with gradient", ("pack",), on_demand=True
     ),
     "now.logp_at_1": Column("token", "the log-prob at temperature 1, with gradient", ("pack",), on_demand=True),
+    "now.head_gradient": Column(
+        "token", "squared norm of the gradient of its log-prob in the weights of the head", ("step",), on_demand=True
+    ),
+    "now.head_curvature": Column(
+        "token", "the Fisher information of the head's weights along that gradient", ("step",), on_demand=True
+    ),
     "now.top": Column(
         "vocabulary", "the policy's log-probs of the teacher's K tokens, with gradient", ("pack",), on_demand=True
     ),

@@ -26,7 +26,7 @@ from torch import Tensor
 from gradus.models.objectives.objective import WEIGHT, Objective, Part, advantage_column
 from gradus.models.objectives.rows import Rows, all_finite
 from gradus.models.training.packed.forward import Form, form_of
-from gradus.models.training.packed.logprobs import token_logprobs
+from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.parallel.sharding import clip_gradients, sum_gradients
 from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
 from gradus.models.training.recomputation import recomputed
@@ -248,20 +248,21 @@ class Step:
     def _measured(self, num_tokens: int) -> Rows:
         """The rows with what components need of them before the step: the policy's log-probs and entropies."""
         needs, on_policy = self.objective.of_step(), "old.logp" not in self.rows
-        if not needs & ({"now.logp", "now.entropy"} | ({"old.logp"} if on_policy else set())):
+        head = [name for name in ("now.head_gradient", "now.head_curvature") if name in needs]
+        if not (head or needs & ({"now.logp", "now.entropy"} | ({"old.logp"} if on_policy else set()))):
             return self.rows
-        ranks, found = self.budget.ranks, torch.zeros(2, len(self.rows.row))
+        ranks, names, asked = self.budget.ranks, ["now.logp", "now.entropy", *head], Asked(head=bool(head))
+        found = torch.zeros(len(names), len(self.rows.row))
         with torch.no_grad():
             for turn in turns(ranks, self.rows, torch.arange(self.rows.num_rows), self.form, num_tokens):
                 temperature = self.rows["temperature"][turn.pack.rows]
-                own = token_logprobs(self.train_state.model, turn.pack, temperature, self.form)
+                own = token_logprobs(self.train_state.model, turn.pack, temperature, self.form, asked)
                 if turn.counts:
-                    found[:, self.rows.places(turn.pack.rows)] = torch.stack((own.logp, own.entropy))
-        logp, entropy = ranks.summed(found)
+                    values = [getattr(own, name.removeprefix("now.")) for name in names]
+                    found[:, self.rows.places(turn.pack.rows)] = torch.stack(values)
+        measured = dict(zip(names, ranks.summed(found), strict=True))
         old = self.rows.get("old.logp")
-        return self.rows.adding(
-            of_tokens={"now.logp": logp, "now.entropy": entropy, "old.logp": logp if old is None else old}
-        )
+        return self.rows.adding(of_tokens={**measured, "old.logp": measured["now.logp"] if old is None else old})
 
     def _zero_gradient(self, prepared: Rows) -> Tensor:
         """(N,) bool: rows whose gradient is exactly zero for certain."""

@@ -136,6 +136,10 @@ class UpdateConfig(StepConfig):
     spellings of terms."""
     critic: CriticConfig = Field(default_factory=CriticConfig, exclude_if=lambda critic: critic == CriticConfig())
     """The critic of an advantage that needs values: gae (arXiv 1506.02438)."""
+    teachers: dict[str, Predicate] = Field(default={}, exclude_if=empty)
+    """Roles that teach rows of their own in place of the `teacher`, { math = { "problem.domain" = "algebra" } }: by
+    name the values of columns of rollouts, scores, plans or problems that these rows have; the first that has a row
+    teaches it."""
     teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
     shapes: tuple[ShapeConfig, ...] = Field(default=(), exclude_if=empty)
@@ -209,8 +213,9 @@ class UpdateConfig(StepConfig):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The columns that its components declare."""
-        return frozenset(name for part in self.parts for name in part.component.needs or ())
+        """The columns that its components declare, and those of a row's problem or plan that decide on its teacher."""
+        routed = (name for rows in self.teachers.values() for name in rows if is_carried(name))
+        return frozenset((*(name for part in self.parts for name in part.component.needs or ()), *routed))
 
     @property
     def shaping(self) -> ShapingConfig:
@@ -256,6 +261,12 @@ class UpdateConfig(StepConfig):
         short |= {"kl_coef": self.kl_coef, "entropy_coef": self.entropy_coef}
         if self.terms and (odd := [name for name, is_set in short.items() if is_set]):
             raise ValueError(f"terms: the list is the whole objective; write {odd[0]} as one of its terms")
+        return self
+
+    @model_validator(mode="after")
+    def _is_taught(self) -> "UpdateConfig":
+        if self.teachers and not self.needs_teacher:
+            raise ValueError(f"teachers: no loss learns from {next(iter(self.teachers))}; take teacher_kl or distil")
         return self
 
     @property
@@ -320,6 +331,14 @@ UPDATE = Stage(
         POLICY,
         Role("reference", "reference policy for the KL term", CHECKPOINTS, default=None, used="loads_reference"),
         Role("teacher", "policy that a loss distils from", CHECKPOINTS, default=None, used="needs_teacher"),
+        Role(
+            "teachers",
+            "those of `teachers`, in that order; repeatable",
+            CHECKPOINTS,
+            many=True,
+            default=None,
+            used="teachers",
+        ),
     ),
     check="gradus.tasks.preflight.abilities:check_update",
     gate="gradus.tasks.stages.gates:update_breach",

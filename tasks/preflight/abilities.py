@@ -121,7 +121,7 @@ def check_update(config: UpdateConfig, inputs: Mapping[str, Sequence[str]]) -> N
     if config.loads_reference and not inputs.get("reference"):
         why = "kl_coef is set" if config.kl_coef else "a component reads it"
         raise UsageError(f"the objective needs a reference policy ({why})", hint="give --reference")
-    if config.needs_teacher and not inputs.get("teacher"):
+    if config.needs_teacher and not inputs.get("teacher") and (config.role or not config.teachers):
         raise UsageError(
             "the objective needs a teacher (a loss distils from it)",
             hint="give --teacher; in a recipe set teacher to a policy",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gradus.components.addresses import is_address
-from gradus.components.chosen import Chosen, FilterConfig, MeasureConfig, TrackerConfig, chosen_in
+from gradus.components.chosen import HINT_TEXTS, Chosen, FilterConfig, MeasureConfig, TrackerConfig, chosen_in
 from gradus.components.description import DescriptionError
 from gradus.components.registry import function_of, users_file
 from gradus.components.settings import Config
@@ -273,6 +273,7 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
         known = [*TraceRows.known]
     elif chosen.kind in ("wave", "tracker") or (isinstance(chosen, MeasureConfig) and not chosen.of_problems):
         begins, known = _OF_ROUNDS, [*RoundRows.known, *known]
+        known += [HINT_TEXTS] if chosen.kind == "measure" else []
     if isinstance(chosen, TrackerConfig | MeasureConfig):
         _check_keeper(chosen, RoundRows.known)
     elif chosen.kind == "hint":

@@ -8,9 +8,11 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from gradus.components.chosen import HINT_TEXTS
 from gradus.data.arrays import Ints, codes, ints, nulls, one_array, pc, positions, take_or_null
 from gradus.data.curation.by_use import of_use, other_uses, seen_by
 from gradus.data.curation.continued import replaced_parents
+from gradus.data.curation.plan import hint_texts
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
@@ -85,6 +87,12 @@ def beside_problems(table: pa.Table, problems: pa.Table, columns: Sequence[str])
     problems = _with_sparse(problems, PROBLEMS, columns)
     at = positions(table.column("problem_id"), problems.column("problem_id"))
     return _beside(table, problems, at, OF_PROBLEM)
+
+
+def beside_hints(ctx: StageContext, rows: T) -> T:
+    """Return rows with the hints of their problems beside them; see gradus.data.curation.plan.hint_texts."""
+    texts = hint_texts(ctx.table("hints"), rows.table.column("problem_id"))
+    return rows.over(rows.table.append_column(HINT_TEXTS, texts))
 
 
 def beside_tracked(ctx: StageContext, rows: T, tracked: Mapping[str, Sequence[str]]) -> T:

@@ -43,6 +43,7 @@ MORE = {
     "kdrl": ("teacher=bundled",),
     "know_rl": ('score.probe.rewards=["numeric"]',),
     "lora": ("update.lr=1e-4",),
+    "mopd": ("teacher=bundled", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
@@ -130,3 +131,16 @@ def test_scale_rls_curve_is_over_the_tokens_of_the_rollouts(methods: Program, mo
     assert seen[0] == list(spent.values())
     assert seen[0][-1] > seen[0][1] > seen[0][0] == 0
     assert curve.start == seen[1][0]
+    shown = methods.json("show", "curve", "--curve")
+    assert [[each[name] for each in shown["points"]] for name in ("tokens", "pass_at_1")] == seen[0:2]
+    gain, exponent = shown["asymptote"] - shown["start"], shown["exponent"]
+    by_hand = [shown["start"] + gain / (1 + (shown["midpoint_tokens"] / each) ** exponent) for each in seen[0][1:]]
+    assert [each["fitted"] for each in shown["points"][1:]] == pytest.approx(by_hand)
+    code, out, _ = methods.run("show", "curve", "--curve")
+    assert (code, "pass@1 on heldout" in out, "asymptote" in out) == (0, True, True)
+    for words_, said in (
+        (("--curve", "--suite", "hard"), "run curve has the suites heldout; name one: --suite NAME"),
+        (("--suite", "heldout"), "--suite is that of --curve; give both, or neither"),
+    ):
+        code, out, err = methods.run("show", "curve", *words_)
+        assert (code, out, said in err) == (2, "", True)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from gradus.components.rows import Lists
+from gradus.components.rows import Lists, Marks
 from gradus.models.measures.privileged import privileged
 from gradus.models.measuring import Model
 from gradus.models.policy import Policy, load_policy
@@ -16,12 +16,23 @@ from gradus.tasks.preflight.checks import SAMPLES
 
 TARGETS = [[4, 5], [7], [9, 1, 2], [3], [6]]
 TEXTS = np.array(["one", "two", "three", "four", "five"], dtype=np.object_)
+HINTS = [["add", None, "one and one"]] * 3 + [["two", None], None]
 
 
 class Given(dict[str, Any]):
-    """Columns of rows."""
+    """Columns of rows, marks of them, and what critiques say: of row 2 twice, of row 4, of a row of another round."""
 
     num_rows = len(TARGETS)
+
+    def marks(self, name: str) -> Marks:
+        assert name == "feedback"
+        row, none = np.array([0, 1, 3, 3]), np.zeros(4)
+        return Marks(row, none, none, none, np.array(["wrong sum", None, "{question}", "slow"], dtype=np.object_))
+
+    def others(self, use: str) -> dict[str, Any]:
+        assert use == "critique"
+        texts = np.array(["no", "not his", None, "never", "ok"], dtype=np.object_)
+        return {"about": np.array([[2], [-1], [0], [2], [4]]), "completion": texts}
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +51,7 @@ def given() -> Given:
             "group": np.array([0, 0, 0, 1, 1]),
             "problem.question": np.array(["1 + 1 ="] * 3 + ["2 + 2 ="] * 2, dtype=np.object_),
             "problem.solution": np.array(["It is {answer}."] * 3 + [None] * 2, dtype=np.object_),
+            "hint.texts": np.array(HINTS, dtype=np.object_),
             "problem.answer": np.array(["2"] * 3 + ["4"] * 2, dtype=np.object_),
         }
     )
@@ -74,6 +86,31 @@ def test_a_right_completion_of_the_group_that_is_not_the_rows_own_is_shown(polic
         expected = plain(policy, text, TARGETS[row], temperatures.get(row, 1.0))
         assert found[row] == pytest.approx(expected, abs=1e-4)
     assert found[3] is None  # alone in being right
+
+
+@pytest.mark.parametrize(
+    ("template", "level", "shown"),
+    [
+        ("{question} {hint}", 0, {0: "1 + 1 = one and one", 1: "1 + 1 = one and one", 3: "2 + 2 = two"}),
+        ("{question} {hint}", 1, {0: "1 + 1 = add", 2: "1 + 1 = add", 3: "2 + 2 = two"}),
+        ("{question} {hint}", 2, {}),
+        ("{hint} {question}", 3, {1: "one and one 1 + 1 ="}),
+        ("{question} {feedback}", 0, {0: "1 + 1 = wrong sum", 3: "2 + 2 = {question}\n\nslow"}),
+        ("{question} {critique}", 0, {2: "1 + 1 = no\n\nnever", 4: "2 + 2 = ok"}),
+        ("{question} {critique} {peer}", 0, {2: "1 + 1 = no\n\nnever one", 4: "2 + 2 = ok four"}),
+    ],
+)
+def test_hints_of_a_level_and_what_was_said_of_a_row_are_shown(
+    policy: Policy, template: str, level: int, shown: dict[int, str]
+) -> None:
+    rows: Any = given()
+    found = privileged(rows, Model(policy), template=template, level=level)["logp"].to_pylist()
+    of_hints = {0, 1, 2} if level in (0, 1, 3) else set[int]()
+    of_hints |= {3} if level in (0, 1) else set()
+    assert {row for row in range(5) if found[row]} == (of_hints if "hint" in template else shown.keys())
+    for row, text in shown.items():
+        temperature = 0.5 if row == 1 else 1.0
+        assert found[row] == pytest.approx(plain(policy, text, TARGETS[row], temperature), abs=1e-4)
 
 
 def test_the_usual_template_shows_question_and_solution(policy: Policy) -> None:

@@ -1,9 +1,17 @@
 """Templates of prompts: what is replaced, what is text, what is refused."""
 
+import re
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradus.components import KINDS, Kind
+from gradus.components.chosen import MeasureConfig, WaveConfig
+from gradus.components.registry import components
+from gradus.components.templates import Template
+from gradus.data.errors import UsageError
+from gradus.flows.recipe.reading import load_recipe
 from gradus.models.templates import filled, system_problem, template_problem
 
 BRACES = st.text(alphabet="{}\\a1%s$ questionh\n")
@@ -57,3 +65,94 @@ def test_what_cannot_be_meant_is_refused(template: str, problem: str) -> None:
 def test_a_system_message_has_no_placeholders() -> None:
     assert "only the template may have" in system_problem("Solve {question}.")
     assert system_problem(r"Put the answer into \boxed{} and {braces}.") == ""
+
+
+TEMPLATES = [
+    (kind, name, setting, rule)
+    for kind in KINDS
+    for name, component in components(kind).items()
+    for setting, field in component.settings.model_fields.items()
+    for rule in field.metadata
+    if isinstance(rule, Template)
+]
+
+
+def chosen(kind: Kind, name: str, **settings: object) -> object:
+    return {"wave": WaveConfig, "measure": MeasureConfig}[kind].model_validate({"name": name, **settings})
+
+
+def test_every_template_of_a_component_says_which_names_it_has() -> None:
+    named = [
+        (name, setting)
+        for kind in KINDS
+        for name, component in components(kind).items()
+        for setting, field in component.settings.model_fields.items()
+        if field.annotation is str and (setting == "template" or "{" in str(field.default))
+    ]
+    assert sorted(named) == sorted((name, setting) for _, name, setting, _ in TEMPLATES if setting == "template")
+    assert ("rubric_guided", "guide") in [(name, setting) for _, name, setting, _ in TEMPLATES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "setting", "rule"), TEMPLATES, ids=[f"{name}.{setting}" for _, name, setting, _ in TEMPLATES]
+)
+def test_a_template_of_a_wave_or_measure_is_refused_when_settings_are_read(
+    kind: Kind, name: str, setting: str, rule: Template
+) -> None:
+    whole = " ".join(f"{{{each}}}" for each in rule.names)
+    for text in (whole, rf"{whole} \boxed{{x}} {{{{y}}}} {{}} {{0}} {{'a': 1}}"):
+        chosen(kind, name, **{setting: text})
+    with pytest.raises(ValueError, match=r"unknown placeholder \{problem\}; there are \{"):
+        chosen(kind, name, **{setting: f"{whole} {{problem}}"})
+    with pytest.raises(ValueError, match="the template has no "):
+        chosen(kind, name, **{setting: "Solve it."})
+    for needed in rule.needs:
+        with pytest.raises(
+            ValueError, match=re.escape(f"has no {{{needed}}}: write {{{needed}}} where it is to stand")
+        ):
+            chosen(kind, name, **{setting: whole.replace(f"{{{needed}}}", "")})
+    if not rule.may_be_empty:
+        with pytest.raises(ValueError, match="the template has no "):
+            chosen(kind, name, **{setting: ""})
+    else:
+        chosen(kind, name, **{setting: ""})
+
+
+@pytest.mark.parametrize(
+    ("wave", "said"),
+    [
+        (
+            {"name": "guide", "template": "Use this: {hint}"},
+            "waves.0.template: the template has no {question}: write {question} where it is to stand",
+        ),
+        (
+            {"name": "critique", "template": "Say where it goes wrong."},
+            (
+                "waves.0.template: the template has no placeholder, so every prompt would be the same: "
+                "write {question} or {answer}"
+            ),
+        ),
+        (
+            {"name": "pairs", "template": "{question} {a} {b}"},
+            (
+                "waves.0.template: the template has the unknown placeholder {a}; there are {question}, {first} and "
+                "{second}, and {{a}} is {a} literally"
+            ),
+        ),
+    ],
+)
+def test_a_recipe_with_such_a_template_is_refused_with_what_to_write(wave: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        load_recipe("demo", {"waves": [wave]})
+    assert refused.value.message.endswith(said)
+
+
+def test_columns_of_a_name_are_read_only_for_a_template_that_has_it() -> None:
+    usual = MeasureConfig.model_validate("privileged")
+    assert usual.needs == ("completion_tokens", "temperature", "problem.question", "problem.solution")
+    assert not usual.reads_hints
+    hinted = MeasureConfig.model_validate({"name": "privileged", "template": "{question} {hint} {{peer}}"})
+    assert set(hinted.needs or ()) - set(usual.needs) == {"hint.texts"}
+    assert hinted.reads_hints
+    said = MeasureConfig.model_validate({"name": "privileged", "template": "{question} {critique} {feedback}"})
+    assert set(said.needs or ()) - set(usual.needs) == {"critique: about", "critique: completion", "marks.feedback"}

@@ -7,10 +7,11 @@ from annotated_types import Ge
 
 from gradus.components import component
 from gradus.components.rows import tokens_of
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Floats, Ints
 from gradus.data.curation.round import Planned, Round
 from gradus.data.curation.waves.critical import lines
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 
 _JUDGE = (
     "{question}\n\nThe solution so far:\n{before}\n\nIts next part:\n{chunk}\n\n"
@@ -79,7 +80,7 @@ def judge_chunks(
     *,
     role: str = "judge",
     n: Annotated[int, Ge(1)] = 4,
-    template: str = "",
+    template: Annotated[str, Template("question", "before", "chunk")] = "",
 ) -> Planned | None:
     """Ask a judge about each chunk of an answer of which the wave `chunk_values` knows the value (StepWiser).
 

@@ -8,8 +8,9 @@ from annotated_types import Ge
 
 from gradus.components import component
 from gradus.components.rows import tokens_of
+from gradus.components.templates import Template, filled
 from gradus.data.curation.round import Planned, Round
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 
 _CRITICISE = (
     "{question}\n\nAn answer in steps:\n{answer}\n\n"
@@ -28,7 +29,7 @@ def step_critiques(
     *,
     role: str = "judge",
     n: Annotated[int, Ge(1)] = 4,
-    template: str = "",
+    template: Annotated[str, Template("question", "answer")] = "",
 ) -> Planned | None:
     """Ask a judge several times which steps of an answer are wrong, all of them at once (CAPO).
 

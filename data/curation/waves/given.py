@@ -6,6 +6,7 @@ import numpy as np
 from annotated_types import Ge, MinLen
 
 from gradus.components import component
+from gradus.components.templates import Template
 from gradus.data.arrays import Bools, Ints, codes, positions
 from gradus.data.curation.batch import last_groups
 from gradus.data.curation.round import Planned, Round, own_rows
@@ -30,7 +31,7 @@ def given(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     origin: Annotated[str, MinLen(1)] = "expert",
-    template: str = "{solution}",
+    template: Annotated[str, Template("solution", "answer", needs=("solution",), may_be_empty=False)] = "{solution}",
 ) -> Planned | None:
     """Add the worked solution of its problem to each group, or the texts of the wave's file (`traces`).
 
@@ -66,7 +67,7 @@ def given_unsolved(
     *,
     solved: Annotated[int, Ge(0)] = 0,
     origin: Annotated[str, MinLen(1)] = "expert",
-    template: str = "{solution}",
+    template: Annotated[str, Template("solution", "answer", needs=("solution",), may_be_empty=False)] = "{solution}",
 ) -> Planned | None:
     """Add what `given` adds, to groups of which at most `solved` own rows are right (the gate of HPT).
 

@@ -6,11 +6,12 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from gradus.components import component
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Bools, Ints, nulls, positions
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import Planned, Round, first_rows, own_rows
 from gradus.data.curation.shapes.answers import similarities
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 from gradus.data.hints.leaks import leaks
 from gradus.data.lake.schema import EXPLAINED
 
@@ -26,7 +27,7 @@ def guide(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     level: Annotated[int, Ge(1), Le(1000)] = 1,
-    template: str = "",
+    template: Annotated[str, Template("question", "hint", needs=("question", "hint"))] = "",
 ) -> Planned | None:
     """Sample groups whose every rollout failed again with a hint; the new rows join their group (Guide-GRPO).
 
@@ -66,7 +67,7 @@ def explain(
     *,
     n: Annotated[int, Ge(1)] = 1,
     level: Annotated[int, Ge(1), Le(1000)] = 1,
-    template: str = "",
+    template: Annotated[str, Template("question", "hint", needs=("question", "hint"))] = "",
 ) -> Planned | None:
     """Have the policy explain the answer of problems whose every rollout failed (ExPO, self-explanations).
 
@@ -112,7 +113,9 @@ def examples(
     *,
     num: Annotated[int, Ge(1), Le(100)] = 2,
     n: Annotated[int, Ge(1)] = 1,
-    template: str = "{examples}\n\n{question}",
+    template: Annotated[
+        str, Template("examples", "question", needs=("examples", "question"), may_be_empty=False)
+    ] = "{examples}\n\n{question}",
 ) -> Planned | None:
     """Sample each problem again behind worked examples, which are those of other problems; the rows join its group.
 
@@ -154,7 +157,9 @@ def neighbours(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     num: Annotated[int, Ge(1), Le(100)] = 2,
-    template: str = "{examples}\n\n{question}",
+    template: Annotated[
+        str, Template("examples", "question", needs=("examples", "question"), may_be_empty=False)
+    ] = "{examples}\n\n{question}",
 ) -> Planned | None:
     """Sample groups whose every rollout failed again behind the most similar problems that the policy solved (XRPO).
 

@@ -7,9 +7,10 @@ import pyarrow as pa
 from annotated_types import Ge, Le
 
 from gradus.components import component
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Ints, bools, nulls, pc
 from gradus.data.curation.round import Planned, Round, RoundRows, first_rows
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.points import chosen_points, next_subsets, points_of
 
@@ -106,7 +107,9 @@ def knowledge_subsets(
     n: Annotated[int, Ge(1)] = 8,
     delta: Annotated[float, Ge(0.0), Le(1.0)] = 0.0,
     most: Annotated[int, Ge(1)] = 64,
-    template: str = "{question}\n\n## Hint\n{hint}",
+    template: Annotated[
+        str, Template("question", "hint", needs=("question", "hint"), may_be_empty=False)
+    ] = "{question}\n\n## Hint\n{hint}",
 ) -> Planned | None:
     """Try subsets of the knowledge points of problems that the tracker `know_rl` does not know yet (KnowRL).
 
@@ -159,7 +162,7 @@ def write_hints(
     *,
     role: str = "policy",
     levels: tuple[Level, ...] = (1, 2, 3),
-    template: str = "",
+    template: Annotated[str, Template("question", "solution", "level", "levels", needs=("solution",))] = "",
 ) -> Planned | None:
     """Have the policy write hints from the solution of each problem that it fails, for the wave `own_hints` (SAGE).
 
@@ -219,7 +222,7 @@ def own_hints(
     round: Round,
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
-    template: str = "",
+    template: Annotated[str, Template("question", "hint", needs=("question", "hint"))] = "",
 ) -> Planned | None:
     """Sample the problems that the policy still fails again, behind the next hint that it wrote itself (SAGE).
 

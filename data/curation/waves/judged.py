@@ -1,12 +1,12 @@
 """Waves whose rows say something of other rows: a judge of pairs, a critique, and the refinement that reads it."""
 
-import re
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
 from gradus.components import component
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Ints
 from gradus.data.curation.round import Planned, Round, RoundRows
 
@@ -21,7 +21,13 @@ _IMPROVE = "{question}\n\nAn answer:\n{answer}\n\nA critique of it:\n{critique}\
 
 
 @component("wave", paper="arXiv 2508.20751", needs=("group", "completion", "problem.question", "problem.messages"))
-def pairs(round: Round, rng: np.random.Generator, *, role: str = "judge", template: str = "") -> Planned | None:
+def pairs(
+    round: Round,
+    rng: np.random.Generator,
+    *,
+    role: str = "judge",
+    template: Annotated[str, Template("question", "first", "second")] = "",
+) -> Planned | None:
     """Ask a judge which of two answers is better, for every pair of a group (Pref-GRPO).
 
     Pref-GRPO (arXiv 2508.20751) compares all pairs of a group by a preference model and rewards each answer by its win
@@ -66,7 +72,7 @@ def critique(
     *,
     role: str = "policy",
     most: Annotated[int, Ge(1)] = 1,
-    template: str = "",
+    template: Annotated[str, Template("question", "answer")] = "",
 ) -> Planned | None:
     """Ask for a critique of wrong answers, which the wave `refine` reads (Critique-GRPO).
 
@@ -104,7 +110,7 @@ def refine(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     n: Annotated[int, Ge(1)] = 1,
-    template: str = "",
+    template: Annotated[str, Template("question", "answer", "critique", needs=("question",))] = "",
 ) -> Planned | None:
     """Have the policy write a better answer after a critique; it joins the group of the answer (Critique-GRPO).
 
@@ -139,15 +145,6 @@ def questions(rows: RoundRows) -> list[str]:
     """Return the question of each row's problem; of a problem with messages the last one."""
     pairs_ = zip(rows["problem.question"], rows["problem.messages"], strict=True)
     return [question or (messages[-1]["content"] if messages else "") for question, messages in pairs_]
-
-
-def filled(template: str, **texts: str) -> str:
-    """Return a template with its names in braces replaced, once: braces in the texts stay as they are.
-
-    >>> filled("{question} {first}", question="{first}?", first="a")
-    '{first}? a'
-    """
-    return re.sub(r"\{(\w+)\}", lambda found: texts.get(found[1], found[0]), template)
 
 
 def _number_in_group(group: Ints) -> Ints:

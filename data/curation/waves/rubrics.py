@@ -8,9 +8,10 @@ import numpy as np
 from annotated_types import Ge
 
 from gradus.components import component
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Ints
 from gradus.data.curation.round import Planned, Round, RoundRows
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 from gradus.data.hints.leaks import leaks
 
 _RUBRIC = "A good answer is correct, complete, and shows its steps."
@@ -41,7 +42,7 @@ def grade(
     rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
     *,
     role: str = "judge",
-    template: str = "",
+    template: Annotated[str, Template("question", "answer", "rubric")] = "",
 ) -> Planned | None:
     """Ask a judge for a grade of each answer by the rubric that the tracker `rubric` keeps (MPO).
 
@@ -72,7 +73,7 @@ def rewrite(
     role: str = "meta",
     every: Annotated[int, Ge(1)] = 10,
     samples: Annotated[int, Ge(1)] = 8,
-    template: str = "",
+    template: Annotated[str, Template("rubric", "samples")] = "",
 ) -> Planned | None:
     """Have a second model rewrite the rubric after graded answers, every few rounds (MPO).
 
@@ -126,8 +127,8 @@ def rubric_guided(
     *,
     role: str = "judge",
     items: tuple[str, ...] = _ITEMS,
-    template: str = "",
-    guide: str = "",
+    template: Annotated[str, Template("question", "answer", "item")] = "",
+    guide: Annotated[str, Template("question", "answer", "items", needs=("question",))] = "",
 ) -> Planned | None:
     """Have a judge check the items of a problem's rubric, and the policy improve on those that fail (RGR-GRPO).
 

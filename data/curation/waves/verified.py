@@ -6,8 +6,9 @@ import numpy as np
 from annotated_types import Ge
 
 from gradus.components import component
+from gradus.components.templates import Template, filled
 from gradus.data.curation.round import Planned, Round
-from gradus.data.curation.waves.judged import filled, questions
+from gradus.data.curation.waves.judged import questions
 
 _VERIFY = (
     "{question}\n\nAn answer:\n{answer}\n\n"
@@ -23,7 +24,7 @@ def verify(
     role: str = "verifier",
     n: Annotated[int, Ge(1)] = 4,
     per_group: Annotated[int, Ge(0)] = 0,
-    template: str = "",
+    template: Annotated[str, Template("question", "answer")] = "",
 ) -> Planned | None:
     """Ask a verifier several times whether an answer is right, which it is trained to say (Tango).
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradus.components.chosen import MeasureConfig
-from gradus.data.curation.uses import LEARN, START, TEACHER
+from gradus.data.curation.uses import LEARN, START, TEACHER, split_need
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.round.by_role import Sampled, tables
-from gradus.flows.loop.round.memory import Memory
+from gradus.flows.loop.round.memory import Memory, maybe
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import measure_config
@@ -31,6 +31,7 @@ class Measures:
     index: int
     past: Past
     known: Known
+    hints: Ref | None = None
     _rows: dict[str, list[Ref]] = field(default_factory=dict[str, list[Ref]])
     _seen: dict[str, set[Ref]] = field(default_factory=dict[str, set[Ref]])
 
@@ -70,8 +71,11 @@ class Measures:
         new = [each for each in made if each.use == LEARN and each.rollouts not in seen]
         if new:
             model, purpose = self._model(measure), f"{measure.short}-{len(found) + 1}" if found else measure.short
-            inputs = {**tables(new), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
+            uses = {split_need(need)[0] for need in measure.needs or ()} - {LEARN}
+            said = [each for each in made if each.use in uses]
+            inputs = {**tables([*new, *said]), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
             inputs |= {"sampler": [self.policy]} if model != self.policy else {}
+            inputs |= {"hints": maybe(self.hints)} if measure.reads_hints else {}
             found.append(self._run(measure, inputs, purpose))
             seen |= {each.rollouts for each in new}
         return found

@@ -112,7 +112,7 @@ class Steps:
         return replace(memory, difficulty=measured, profiled=self.first)
 
     def hints(self, index: int, measures: Measures | None = None) -> Ref | None:
-        """Build hints for the training problems, if a wave or plan asks for them and the run does not begin with some.
+        """Build hints for the training problems, if anything asks for them and the run does not begin with some.
 
         A strategy that reads what rounds measure is asked anew in every round, with the measures of the round.
         """
@@ -140,6 +140,7 @@ class Steps:
             known["evaluated"] = [*dict.fromkeys(self.start.suites.values())]
         measures = self.measures(index, policy, memory)
         hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
+        measures = replace(measures, hints=hinted)
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
         if curate.shows_hints or self.start.asks_hints:
             inputs["hints"] = maybe(hinted)
@@ -209,6 +210,8 @@ class Steps:
         config = self.settings("update", index, self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = maybe(self.start.teacher)
+        if config.teachers:
+            learned["teachers"] = [memory.roles.get(name, policy) for name in config.teachers]
         if config.loads_reference:
             held_to = self.recipe.reference.round_of(index, self.first)
             learned["reference"] = [memory.policy_after(held_to, policy)]

@@ -49,6 +49,12 @@ class TokenLogprobs(NamedTuple):
     of their log-ratio."""
     logp_at_1: Tensor | None = None
     """(M,) the token's log-prob at temperature 1, with gradient."""
+    head_gradient: Tensor | None = None
+    """(M,) squared norm of the gradient g of the log-prob in the weights of the head, |e - p|^2 |h|^2 / T^2 with e the
+    token's unit vector, p the softmax and h the hidden state; as if no factor or cap followed the head."""
+    head_curvature: Tensor | None = None
+    """(M,) g' F g, F the Fisher information of the head's weights at this token: u' (diag p - p p') u |h|^4 / T^4 with
+    u = e - p."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +71,7 @@ class Asked:
     logsumexp: bool = False
     mean_logp: bool = False
     at_1: bool = False
+    head: bool = False
 
 
 def token_logprobs(
@@ -117,7 +124,11 @@ def _of_hidden(
     candidates: Tensor | None,
 ) -> TokenLogprobs:
     """Compute the log-probs of tokens from hidden states, as the model itself does."""
-    return _compiled(hidden.device.type)(asked, _logits(model, hidden), targets, temperature, candidates)
+    found = _compiled(hidden.device.type)(asked, _logits(model, hidden), targets, temperature, candidates)
+    if found.head_gradient is None or found.head_curvature is None:
+        return found
+    size = hidden.detach().float().square().sum(-1)
+    return found._replace(head_gradient=found.head_gradient * size, head_curvature=found.head_curvature * size**2)
 
 
 def _of_logits(
@@ -130,6 +141,7 @@ def _of_logits(
     del scaled  # as large as everything else
     with torch.set_grad_enabled(asked.entropy_grad and torch.is_grad_enabled()):
         entropy = -(logp.exp() * logp).sum(-1)
+    gradient, curvature = _of_softmax(logp.detach(), targets, temperature) if asked.head else (None, None)
     top_logp, top_ids = logp.detach()[:, : asked.top_below or None].topk(asked.top_k) if asked.top_k else (None, None)
     return TokenLogprobs(
         logp=_chosen(logp, targets),
@@ -140,7 +152,22 @@ def _of_logits(
         logsumexp=logsumexp,
         mean_logp=logp.mean(-1) if asked.mean_logp else None,
         logp_at_1=_chosen(torch.log_softmax(logits, -1), targets) if asked.at_1 else None,
+        head_gradient=gradient,
+        head_curvature=curvature,
     )
+
+
+def _of_softmax(logp: Tensor, targets: Tensor, temperature: Tensor) -> tuple[Tensor, Tensor]:
+    """|u|^2 and u' (diag p - p p') u of u = e - p, over T^2 and T^4: those of a hidden state of length 1, (n,) each.
+
+    The second is the variance of u under p. Neither is made of differences of numbers near 1: both are tiny for a token
+    that is nearly certain, and their quotient counts.
+    """
+    p, at = logp.exp(), targets[:, None]
+    others = p.scatter(-1, at, 0.0)
+    u = (-others).scatter(-1, at, others.sum(-1, keepdim=True))
+    variance = (p * (u - (p * u).sum(-1, keepdim=True)).square()).sum(-1)
+    return u.square().sum(-1) / temperature**2, variance / temperature**4
 
 
 def _chosen(logp: Tensor, targets: Tensor) -> Tensor:

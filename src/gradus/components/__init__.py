@@ -9,7 +9,7 @@
 The keyword-only arguments are the settings: types, bounds, defaults and docs are read from the source
 (gradus.components.description), so that a recipe is checked without importing the module or running a user's file.
 Types of settings: bool, int, float, str, Literal, tuple[T, ...], `T | None`, and Annotated with bounds of
-annotated_types, `StringConstraints`, `REGEX` or `INCIDENTAL`.
+annotated_types, `StringConstraints`, `Template` (gradus.components.templates), `REGEX` or `INCIDENTAL`.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,10 @@ from gradus.components.description import Component, DescriptionError
 from gradus.components.recorded import Until
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
 from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
+from gradus.components.templates import Template
 
+HINT_TEXTS = "hint.texts"
+"""The column of a measure of rollouts with the hints of each row's problem."""
 _DOTTED = re.compile(r"'(?:[^']|'')*'|\b([A-Za-z_]\w*\.[A-Za-z_]\w*)")
 """A text of SQL, or a name with a dot."""
 
@@ -135,9 +138,19 @@ class Chosen(Config):
 
     @property
     def needs(self) -> tuple[str, ...] | None:
-        """The columns that it declares to read and the one that its setting `column` names; None if none is known."""
-        declared, named = self._declared.needs if self._declared else None, self.settings.get("column")
-        return declared if declared is None or not isinstance(named, str) else tuple(dict.fromkeys((*declared, named)))
+        """The columns that it declares to read, and those that its settings name; None if none is known."""
+        declared = self._declared.needs if self._declared else None
+        return declared if declared is None else tuple(dict.fromkeys((*declared, *self._named_columns)))
+
+    @property
+    def _named_columns(self) -> Iterator[str]:
+        """The column that its setting `column` names, and those of the names that a template has in braces."""
+        if isinstance(named := self.settings.get("column"), str):
+            yield named
+        for name, field in self.component.settings.model_fields.items():
+            for rule in field.metadata:
+                if isinstance(rule, Template):
+                    yield from rule.columns(self.settings.get(name, ""))
 
     @property
     def by(self) -> tuple[str, ...]:
@@ -279,6 +292,11 @@ class MeasureConfig(Chosen, kind="measure"):
     def of_traces(self) -> bool:
         """Return whether it measures the texts of files that waves have; if neither, it measures rollouts."""
         return self.by == ("trace_id",)
+
+    @property
+    def reads_hints(self) -> bool:
+        """Return whether it reads the hints of problems."""
+        return HINT_TEXTS in (self.needs or ())
 
     @property
     def needs_head(self) -> bool:

@@ -17,9 +17,12 @@ from pydantic import AfterValidator, Field, StringConstraints, create_model
 
 from gradus.components import INCIDENTAL, KINDS, OF_ROWS, Declaration, Kind
 from gradus.components.settings import Exact
+from gradus.components.templates import Template
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
-_RULES: Mapping[str, Any] = {rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints)}
+_RULES: Mapping[str, Any] = {
+    rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints, Template)
+}
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)
 _RESERVED = frozenset({"name", "source_sha256", "modules", "libraries", "weight", "decides", "variables"})
 """Keys that stand beside a component's settings in a recipe."""

@@ -1,8 +1,9 @@
 """Stage measure: columns of problems, rollouts or given texts that a frozen model's forward passes make.
 
-Roles: policy, the model; problems; of rollouts also rollouts, scores and plans of the round, and sampler, the policy
-that sampled them if it is another; of texts these (`traces`). A measure by problem_id sees the problems, one by
-rollout_id the rollouts that are learned from, one by trace_id the texts of a file that a wave has, of the problems.
+Roles: policy, the model; problems; of rollouts also rollouts, scores and plans of the round, sampler, the policy that
+sampled them if it is another, and hints of the problems if it reads them; of texts these (`traces`). A measure by
+problem_id sees the problems, one by rollout_id the rollouts that are learned from and beside them those of other uses
+that it declares, one by trace_id the texts of a file that a wave has, of the problems.
 """
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
-from gradus.tasks.stages.round_rows import beside_problems, round_rows
+from gradus.tasks.stages.round_rows import beside_hints, beside_problems, round_rows
 
 _NUM_SAMPLES = 16
 _TOKENS = {"prompt_tokens", "completion_tokens", "trained_prompt_tokens"}
@@ -62,7 +63,8 @@ def _rows(ctx: StageContext, config: MeasuringConfig) -> TableRows:
         problems = ctx.table("problems", columns)
         found = traces_of(ctx.store, ctx.one("traces"), one_array(problems.column("problem_id")))
         return found.over(beside_problems(found.table, problems, columns))
-    return round_rows(ctx, config.reads)[0]
+    rows = round_rows(ctx, config.reads)[0]
+    return beside_hints(ctx, rows) if config.measure.reads_hints else rows
 
 
 def _policy(ctx: StageContext, config: MeasuringConfig) -> Policy:

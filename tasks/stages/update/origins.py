@@ -5,7 +5,7 @@ the policy's.
 N rows, T completion tokens.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -28,16 +28,24 @@ def members(table: pa.Table, config: UpdateConfig) -> Bools:
     table = table.set_column(table.column_names.index("origin"), "origin", pc.coalesce(table.column("origin"), OWN))
     found = np.ones((table.num_rows, len(config.objective)), dtype=np.bool_)
     for index, term in enumerate(config.objective):
-        found[:, index] = np.logical_and.reduce([_having(table, *each) for each in term.rows.items()])
-        for each in term.without.items():
-            found[:, index] &= ~_having(table, *each)
+        found[:, index] = having(table, term.rows, "update.terms")
+        for name, values in term.without.items():
+            found[:, index] &= ~having(table, {name: values}, "update.terms")
     return found
 
 
-def _having(table: pa.Table, name: str, values: object) -> Bools:
+def having(table: pa.Table, rows: Mapping[str, object], setting: str) -> Bools:
+    """Return which rows have these values, of several one, (N,); BadInputError for an unknown column."""
+    found = np.ones(table.num_rows, dtype=np.bool_)
+    for name, values in rows.items():
+        found &= _having(table, name, values, setting)
+    return found
+
+
+def _having(table: pa.Table, name: str, values: object, setting: str) -> Bools:
     if name not in table.column_names:
         raise BadInputError(
-            f"update.terms: rows have no column {name}", hint=f"take one of {', '.join(sorted(table.column_names))}"
+            f"{setting}: rows have no column {name}", hint=f"take one of {', '.join(sorted(table.column_names))}"
         )
     column = table.column(name)
     try:
@@ -45,7 +53,7 @@ def _having(table: pa.Table, name: str, values: object) -> Bools:
         return bools(pc.is_in(column, value_set=wanted))
     except pa.ArrowException:
         raise BadInputError(
-            f"update.terms: {values!r} is no value of the column {name}, which is {column.type}", hint="correct it"
+            f"{setting}: {values!r} is no value of the column {name}, which is {column.type}", hint="correct it"
         ) from None
 
 

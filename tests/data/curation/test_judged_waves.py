@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.curation.round import Round, round_of
-from gradus.data.curation.waves.judged import critique, filled, pairs, refine
+from gradus.data.curation.waves.judged import critique, pairs, refine
 
 
 def answers() -> Round:
@@ -35,7 +35,6 @@ def test_a_judge_is_asked_about_all_pairs_in_an_order_that_is_drawn() -> None:
         f"a? 1: {text[int(one)]} 2: {text[int(two)]}" for one, two in wanted
     ]
     assert plan.columns["role"].to_pylist() == plan.columns["use"].to_pylist() == ["judge"] * 3
-    assert filled("{a} {b}", a="{b}", b="1") == "{b} 1"
 
 
 def test_a_critique_is_of_the_first_wrong_answers_of_each_group() -> None:

@@ -1,5 +1,6 @@
 """`run.scaling`: the points of a curve from a run's evaluations and tokens."""
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,28 @@ def test_a_curve_is_over_the_tokens_of_all_rounds_before_an_evaluation(monkeypat
         mine.scaling()
     with pytest.raises(UsageError, match="has the suites heldout, other"):
         mine.scaling("held")
+
+
+def test_a_curve_lists_its_points_beside_the_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = run(monkeypatch, [("heldout", at) for at in EVALUATED])
+    monkeypatch.setattr(results, "run", lambda _name: mine)
+    found = results.curve("min", "heldout")
+    assert (found["run"], found["suite"]) == ("mine", "heldout")
+    assert {each["round"]: each["tokens"] for each in found["points"]} == EVALUATED
+    assert (found["start"], found["asymptote"], found["midpoint_tokens"]) == pytest.approx((0.3, 0.7, 2500), rel=1e-3)
+    # 0.3 + 0.4 / (1 + 1000^-1.5 2500^1.5)
+    assert found["points"][1]["fitted"] == pytest.approx(0.3 + 0.4 / (1 + 2.5**1.5), abs=1e-4)
+    assert json.loads(json.dumps(found)) == found  # what --json prints
+    with pytest.raises(UsageError, match="run mine has the suites heldout") as error:
+        results.curve("min", "held")
+    assert "--suite NAME" in error.value.hint
+
+
+def test_a_run_that_sampled_nothing_has_no_curve(monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = run(monkeypatch, [("heldout", at) for at in EVALUATED])
+    monkeypatch.setattr(results, "_asked", lambda *_: pa.table({"round": [3], "tokens": [9]}))
+    with pytest.raises(UsageError, match="run mine sampled nothing before its evaluation of round 1"):
+        mine.scaling()
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,10 @@ def test_a_phase_with_other_problems_builds_its_own_hints() -> None:
     ("sets", "said"),
     [
         ({"begin.hints": "hints/abcd"}, "there is no artifact hints/abcd"),
-        ({"begin.hints": "rows.jsonl", "escalate": []}, "begin.hints: no wave of the recipe reads hints; add a wave"),
+        (
+            {"begin.hints": "rows.jsonl", "escalate": []},
+            "begin.hints: no wave or measure of the recipe reads hints; add a wave",
+        ),
         (
             {"curate.hint_level": 4},
             "curate.hint_level = 4, and hint.fractions has 3 levels; lower it, or add fractions",

@@ -148,6 +148,71 @@ def test_rows_of_other_uses_are_not_measured_and_another_model_knows_the_sampler
     assert [call.get("sampler") for call in calls] == [None, [policy_after(1)]]
 
 
+def test_a_measure_has_the_hints_of_the_round_and_the_rows_of_the_uses_that_it_names(tmp_path: Path) -> None:
+    update = {"shapes": [f"{own(tmp_path, filtered='likelihood.logp')}:of_mine"]}
+    file = own(tmp_path, by='("rollout_id",)', needs='("hint.texts", "judge: completion")')
+    reader = '\n@component("shape", needs=("mine.a",))\ndef of_mine(rows):\n    return {}\n'
+    (tmp_path / "own.py").write_text((tmp_path / "own.py").read_text() + reader)
+    more: dict[str, Any] = {"measures": [f"{file}:mine"], "update": update, "waves": ["pairs"]}
+    plan = recipe([], rounds=1, **more)
+    assert plan.reads_hints
+    assert not recipe([], rounds=1, escalate=()).reads_hints
+    session = measured(plan)
+    call = session.calls["mine", 1]
+    assert (len(call["rollouts"]), len(call["hints"])) == (2, 1)  # those of the judge, too
+    assert bytes.fromhex(call["hints"][0].partition("/")[2]).decode() == "hint-0-train"  # as the rehearsal names it
+
+
+def test_an_update_has_the_models_of_its_teachers_in_their_order(tmp_path: Path) -> None:
+    given: list[dict[str, list[str]]] = []
+
+    class Noting(Measured):
+        def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
+            if name == "update":
+                given.append({role: [str(ref) for ref in refs] for role, refs in inputs.items()})
+            return super().stage(name, config, inputs, round=round, **more)
+
+    two = {"sums": {"problem.domain": "sums"}, "signs": {"correct": False}}
+    update = {"loss": "teacher_kl", "teachers": two}
+    roles = {"signs": {"policy": "one"}, "sums": {"policy": "two"}}
+    plan = recipe([], rounds=2, update=update, roles=roles, teacher="bundled", escalate=[])
+    models = {"signs": Ref("checkpoints", "51" * 16), "sums": Ref("checkpoints", "5a" * 16)}
+    train(Noting([0.5] * 9), plan, replace(START, teacher=TEACHER, roles=models))  # pyright: ignore[reportArgumentType] - has no store
+    assert [each["teachers"] for each in given] == [[str(models["sums"]), str(models["signs"])]] * 2
+    assert [each["teacher"] for each in given] == [[str(TEACHER)]] * 2
+    assert all(each["batch"] for each in given)  # whose rows have the domain of their problem
+    plain = recipe([], rounds=1, update={"loss": "teacher_kl"}, teacher="bundled", escalate=[])
+    train(Noting([0.5] * 9), plain, replace(START, teacher=TEACHER))  # pyright: ignore[reportArgumentType] - has no store
+    assert "teachers" not in given[-1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, ""),
+        ({"roles": {}}, "update.teachers.mine: the recipe has no role mine; add [roles.mine] with its policy"),
+        ({"roles.mine.policy": ""}, "update.teachers.mine: the role mine is the policy itself, which has nothing to"),
+        (
+            {"roles.mine.rollout": {"engine": "openai", "server": {"url": "http://127.0.0.1:9", "tokens": False}}},
+            "update.teachers.mine: its server answers with text, and a teacher computes log-probs; name a role with",
+        ),
+        ({"update.loss": "clip"}, "demo.toml: update: teachers: no loss learns from mine; take teacher_kl or distil"),
+    ],
+)
+def test_a_teacher_that_cannot_teach_is_refused_before_anything_starts(
+    tmp_path: Path, changes: dict[str, Any], said: str
+) -> None:
+    usual: dict[str, Any] = {"roles.mine.policy": "bundled", "update.loss": "teacher_kl"}
+    usual = {} if "roles" in changes else usual
+    whole = {"update.loss": "teacher_kl", "update.teachers": {"mine": {"correct": False}}, **usual, **changes}
+    if not said:
+        check_recipe(load_recipe("demo", whole), tmp_path)
+        return
+    with pytest.raises(UsageError) as refused:
+        check_recipe(load_recipe("demo", whole), tmp_path)
+    assert said in str(refused.value)
+
+
 TEXTS = {"one.jsonl": Ref("rollouts", "1a" * 8), "two.jsonl": Ref("rollouts", "2b" * 8)}
 
 
@@ -236,6 +301,7 @@ def test_texts_that_nobody_has_are_refused_before_anything_starts(
         ({}, {"columns": "()"}, r'measure own.py:mine keeps no columns; declare them: @component\("measure"'),
         ({}, {"needs": '("angles.concentration",)'}, r"needs angles.concentration, a column of a tracker or measure"),
         ({}, {"needs": '("reward",)'}, r"measure own.py:mine needs reward, which its kind is not handed"),
+        ({}, {"needs": '("hint.texts",)'}, r"measure own.py:mine needs hint.texts, which its kind is not handed"),
         ({}, {"by": '("rollout_id",)'}, r"mine.a, which is kept by rollout_id, and problems have no rollout_id"),
         ({}, {"filtered": "mine.b"}, r"needs mine.b, which is no column of the measure own.py:mine; .* mine.a"),
         ({}, {"filtered": "gold.logp"}, r'the recipe has no measure gold; add it: \[\[measures\]\] with name = "gold"'),

@@ -16,7 +16,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings
 
-EXTRA = {name: {"teacher": "bundled"} for name in ("gkd", "kdrl", "on_policy_distillation", "star_ckd")}
+EXTRA = {name: {"teacher": "bundled"} for name in ("gkd", "kdrl", "mopd", "on_policy_distillation", "star_ckd")}
 """What a method needs of its run."""
 
 

@@ -13,10 +13,14 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.objectives.weights.bounds import bapo, hapo
 from gradus.models.objectives.weights.conflicts import gtpo
 from gradus.models.objectives.weights.covariance import clip_cov, kl_cov, steer
+from gradus.models.objectives.weights.curvature import capo_curvature
 from gradus.models.objectives.weights.decisive import d3s, entropy_shaped
 from tests.models.training.test_update import ONE_STEP, gradients, model, naive_logprobs, rollouts
 
-NEEDS = frozenset({"advantage", "now.logp", "old.logp", "now.entropy", "reward", "group", "tokens"})
+NEEDS = frozenset(
+    {"advantage", "now.logp", "old.logp", "now.entropy", "now.head_gradient", "now.head_curvature"}
+    | {"reward", "group", "tokens"}
+)
 WIDE = partial(clip, clip_low=1.0, clip_high=1e9)
 WEIGHTS: dict[str, Any] = {
     "clip_cov": partial(clip_cov, frac=0.2, above=-1.0),
@@ -27,6 +31,7 @@ WEIGHTS: dict[str, Any] = {
     "hapo": hapo,
     "d3s": partial(d3s, frac=0.3),
     "entropy_shaped": entropy_shaped,
+    "capo_curvature": partial(capo_curvature, step=0.05, max_kl=0.053),
 }
 
 

@@ -32,6 +32,7 @@ ROLLOUTS = pa.table(
         "problem_id": ["a", "a", "a", "a"],
         "group_id": ["a", "a", "a", "a"],
         "use": [None, None, "judge", None],
+        "about": [None, None, ["r2"], None],
         "origin": [None, None, None, "expert"],
         "completion": ["3", "4", "yes", "1+2=3"],
         "prompt_tokens": pa.array([[5, 6]] * 4, pa.list_(pa.int32())),
@@ -68,6 +69,29 @@ def test_it_sees_what_is_learned_from_given_rows_too(store: Store, tmp_path: Pat
         {"rollout_id": "r2", "mine.seen": "4 0.0"},
         {"rollout_id": "g1", "mine.seen": "1+2=3 nan"},
     ]
+
+
+def test_it_sees_the_hints_of_its_problems_and_what_rows_of_another_use_say(store: Store, tmp_path: Path) -> None:
+    levels = [("b", 1, "other", False), ("a", 3, "answer 3", True), ("a", 1, "add", False)]
+    columns = dict(zip(("problem_id", "level", "text", "leaks_answer"), zip(*levels, strict=True), strict=True))
+    hints = store.put("hints", pa.table({"strategy": ["prefix"] * 3, **{k: list(v) for k, v in columns.items()}}))
+    found = measured(
+        store, tmp_path, '{"seen": [str(each) for each in rows["hint.texts"]]}', '("hint.texts",)', hints=hints
+    )
+    assert found.column("mine.seen").to_pylist() == ["['add', None, 'answer 3']"] * 3
+    said = 'rows.others("judge")'
+    body = f'{{"seen": [f"{{a}} {{t}}" for a, t in zip({said}["about"][:, 0], {said}["completion"])] * 3}}'
+    found = measured(store, tmp_path, body, '("judge: about", "judge: completion")')
+    assert found.column("mine.seen").to_pylist() == ["1 yes"] * 3
+
+
+def test_a_problem_without_hints_has_none(store: Store, tmp_path: Path) -> None:
+    none = {"problem_id": ["b"], "strategy": ["prefix"], "level": [1], "text": ["x"], "leaks_answer": [False]}
+    for table in (pa.table(none), pa.table(none).slice(0, 0)):
+        hints = store.put("hints", table)
+        body = '{"seen": [str(each) for each in rows["hint.texts"]]}'
+        found = measured(store, tmp_path, body, '("hint.texts",)', hints=hints)
+        assert found.column("mine.seen").to_pylist() == ["None"] * 3
 
 
 def test_a_measure_of_texts_sees_those_of_the_problems_beside_these(store: Store, tmp_path: Path) -> None:

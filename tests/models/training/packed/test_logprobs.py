@@ -134,3 +134,39 @@ def test_an_empty_completion_has_no_tokens(form: Form) -> None:
     alone = token_logprobs(model, packed([[4, 5]], [[6]]), torch.ones(1), form).logp
     assert logp.tolist() == pytest.approx(alone.tolist(), abs=1e-6)
     assert token_logprobs(model, packed([[3]], [[]]), torch.ones(1), form).logp.shape == (0,)
+
+
+@pytest.mark.parametrize("chunk", [2**26, 60])
+def test_the_heads_gradient_and_curvature_are_those_of_autograd(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gradus.models.training.packed.logprobs, "CHUNK_LOGITS", chunk)
+    model, temperature = tiny().double(), [0.5, 1.0, 0.0]
+    pack, head = packed(), model.get_output_embeddings().weight
+    with torch.no_grad():
+        plain = token_logprobs(model, pack, torch.tensor(temperature), "padded")
+        found = token_logprobs(model, pack, torch.tensor(temperature), "padded", Asked(head=True))
+    assert plain.head_gradient is None
+    assert found.logp.equal(plain.logp)
+    assert found.head_gradient is not None
+    assert found.head_curvature is not None
+    expected: list[tuple[float, float]] = []
+    for prompt, completion, sampled_at in zip(pack.prompts, pack.completions, [0.5, 1.0, 1.0], strict=True):
+        for offset, token in enumerate(completion.tolist()):
+            logits = model(input_ids=torch.cat([prompt, completion])[None]).logits[0, len(prompt) - 1 + offset]
+            logp = torch.log_softmax(logits / sampled_at, -1)
+            (own,) = torch.autograd.grad(logp[token], head, create_graph=True)
+            # The Hessian of a log-prob in the weights of a linear head is minus the Fisher information.
+            (along,) = torch.autograd.grad((own * own.detach()).sum(), head)
+            expected.append((float(own.detach().square().sum()), -float((along * own.detach()).sum())))
+    assert found.head_gradient.tolist() == pytest.approx([each[0] for each in expected], rel=1e-4)
+    assert found.head_curvature.tolist() == pytest.approx([each[1] for each in expected], rel=1e-3)
+
+
+def test_the_curvature_of_a_token_that_is_nearly_certain_is_no_rounding() -> None:
+    logits = torch.tensor([[12.0, 0.0, -1.0, -2.0]])
+    found = _of_logits(Asked(head=True), logits, torch.tensor([0]), torch.ones(1), None)
+    p = torch.softmax(logits[0].double(), -1)
+    u = torch.tensor([1.0, 0, 0, 0]).double() - p
+    assert found.head_gradient is not None
+    assert found.head_curvature is not None
+    assert float(found.head_gradient) == pytest.approx(float(u @ u), rel=1e-4)
+    assert float(found.head_curvature) == pytest.approx(float(u @ (torch.diag(p) - torch.outer(p, p)) @ u), rel=1e-3)

@@ -15,6 +15,7 @@ from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.tasks.config.learning import UpdateConfig
 from tests.tasks.stages.update.conftest import ROW_TYPES, House, Row, state_folder
 
 SPAN = pa.struct(
@@ -243,6 +244,69 @@ def test_a_teacher_is_asked_for_the_tokens_that_were_sampled(house: House) -> No
     assert report["metrics"]["policy/teacher_gap"] == pytest.approx(sum(gaps) / len(gaps), abs=1e-5)
     loss = sum(gap**2 / 2 for gap in gaps) / len(gaps)
     assert report["metrics"]["policy/loss"] == pytest.approx(loss, rel=1e-4)
+
+
+@pytest.mark.parametrize("loss", ["teacher_kl", "distil"])
+def test_teachers_are_asked_of_their_own_rows_alone(house: House, loss: str) -> None:
+    rows: list[Row] = house.rows()
+    settings: dict[str, Any] = {"loss": loss, "teacher_top_k": 5, "epochs": 1, "minibatch_groups": 0}
+    given = {**inputs(house, rows, [1.0] * 12, teacher=house.policy), "teachers": [house.other]}
+
+    def pull(**teachers: Any) -> float:
+        _, report = house.run(house.job(given, teachers=teachers, **settings))
+        return report["metrics"]["policy/loss"]
+
+    _, of_other = house.run(house.job(inputs(house, rows, [1.0] * 12, teacher=house.other), **settings))
+    assert pull(second={}) == pytest.approx(of_other["metrics"]["policy/loss"], rel=1e-6)
+    assert pull(second={"problem_id": "z"}) == pytest.approx(0.0, abs=1e-6)  # the usual one is the policy itself
+    parts = [pull(second={"problem_id": each}) for each in "abc"]
+    assert sum(parts) == pytest.approx(of_other["metrics"]["policy/loss"], rel=1e-4)
+    assert pull(second={"problem_id": ("a", "c")}) == pytest.approx(parts[0] + parts[2], rel=1e-4)
+    if loss == "teacher_kl":  # the pull of b, from rows that `other` has of the same tokens
+        pairs = [*zip(rows, house.rows(house.other), strict=True)]
+        gaps = {
+            one["rollout_id"]: [ours - his for ours, his in zip(one["logprobs"], two["logprobs"], strict=True)]
+            for one, two in pairs
+        }
+        of_b = sum(gap**2 / 2 for name, each in gaps.items() if name.startswith("b") for gap in each)
+        assert parts[1] == pytest.approx(of_b / sum(map(len, gaps.values())), rel=1e-4)
+
+
+def test_the_first_of_several_teachers_that_has_a_row_teaches_it(house: House) -> None:
+    rows: list[Row] = house.rows()
+    given = {**inputs(house, rows, [1.0] * 12), "teachers": [house.policy, house.other]}
+    settings: dict[str, Any] = {"loss": "teacher_kl", "epochs": 1, "minibatch_groups": 0}
+    both = {"one": {"problem_id": ("a", "b")}, "two": {"hint_level": 0}}
+    _, mixed = house.run(house.job(given, teachers=both, **settings))
+    swapped = {**given, "teachers": [house.other], "teacher": [house.policy]}
+    _, of_c = house.run(house.job(swapped, teachers={"two": {"problem_id": "c"}}, **settings))
+    assert mixed["metrics"]["policy/loss"] == pytest.approx(of_c["metrics"]["policy/loss"], rel=1e-5)
+    assert mixed["metrics"]["policy/loss"] > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("teachers", "num", "said"),
+    [
+        (
+            {"one": {"problem_id": "a"}},
+            1,
+            "rollout b@r1h0:0 is of none of update.teachers; name its rows there, or set",
+        ),
+        ({"one": {"domain": "a"}}, 1, "update.teachers.one: rows have no column domain; take one of "),
+        ({"one": {"hint_level": "high"}}, 1, "update.teachers.one: 'high' is no value of the column hint_level"),
+        ({"one": {}, "two": {}}, 1, "update.teachers has 2 roles, and 1 policies are given; give --teachers for each"),
+    ],
+)
+def test_rows_that_nobody_teaches_are_refused(house: House, teachers: Any, num: int, said: str) -> None:
+    given = {**inputs(house, house.rows(), [1.0] * 12), "teachers": [house.other] * num}
+    with pytest.raises(BadInputError) as refused:
+        house.run(house.job(given, loss="teacher_kl", teachers=teachers))
+    assert str(refused.value).startswith(said)
+
+
+def test_teachers_without_a_loss_that_reads_them_are_refused() -> None:
+    with pytest.raises(ValueError, match="teachers: no loss learns from one; take teacher_kl or distil"):
+        UpdateConfig.model_validate({"teachers": {"one": {}}})
 
 
 def test_a_teacher_of_another_vocabulary_is_refused(house: House, tmp_path: Path) -> None:
