@@ -89,7 +89,13 @@ def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
     if budget is None:
         return train(session, recipe, start)
     computed = ComputedSeconds(session.journal.folder.parent)
-    return train(session, recipe, start, lambda index: budget.is_reached(index, *spent(session.outcomes, computed)))
+
+    def left() -> int | None:
+        return budget.left(spent(session.outcomes, computed)[0])
+
+    return train(
+        session, recipe, start, lambda index: budget.is_reached(index, *spent(session.outcomes, computed)), left
+    )
 
 
 def _started(session: Session, recipe: Recipe) -> Beginning:
