@@ -42,6 +42,7 @@ MORE = {
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "know_rl": ('score.probe.rewards=["numeric"]',),
+    "light_if": ("profile.n=4",),
     "lora": ("update.lr=1e-4",),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
