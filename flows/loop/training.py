@@ -8,7 +8,7 @@ from functools import partial
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.room import kept_rounds, made_by_round
-from gradus.flows.loop.round.asking import Left, unbounded
+from gradus.flows.loop.round.asking import Room, unbounded
 from gradus.flows.loop.round.evaluating import evaluate
 from gradus.flows.loop.round.memory import maybe
 from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
@@ -27,22 +27,22 @@ Ends = Callable[[int], bool]
 
 
 def train(
-    session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None, left: Left = unbounded
+    session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None, room: Room = unbounded
 ) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
-    `ends` replaces the number of rounds of the recipe; what waves draw fits the tokens that are `left`.
+    `ends` replaces the number of rounds of the recipe; what waves draw fits the `room` of a budget.
     """
-    return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds), left).run()
+    return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds), room).run()
 
 
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends, left: Left) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends, room: Room) -> None:
         self._ends = ends
         read = frozenset(metric for metric, _ in metrics_read(recipe))
-        self._steps = Steps(session, recipe, start, read=read, left=left)
+        self._steps = Steps(session, recipe, start, read=read, room=room)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, State] = {}
         self._phases: dict[int, Steps] = {}

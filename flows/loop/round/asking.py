@@ -15,12 +15,13 @@ from gradus.flows.recipe.course.by_round import wave_config
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runtime.calls import Outcome
 
-Left = Callable[[], int | None]
-"""Function that returns the tokens that a training may still sample; None if nothing bounds them."""
+Room = Callable[[int, str, float], int | None]
+"""Function of a round, the purpose of a call of a wave and the tokens of a rollout, which returns the rollouts that a
+budget has room for; None if nothing bounds them."""
 
 
-def unbounded() -> None:
-    """Return that nothing bounds the tokens."""
+def unbounded(index: int, purpose: str, tokens: float) -> None:
+    """Return that nothing bounds the rollouts."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,7 @@ class Asking:
     """The rounds before, whose rollouts waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Texts for waves, by the names of their files."""
-    left: Left = unbounded
-    """Tokens that may still be sampled."""
+    room: Room = unbounded
 
     def rows(self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Batch) -> tuple[list[Ref], list[Sampled]]:
         """Return the plans and rollouts of all waves; `plan` and `first` are those of wave 0."""
@@ -71,25 +71,22 @@ class Asking:
         facts: Mapping[str, int],
         made: Sequence[Sampled],
     ) -> Outcome:
-        """Ask a wave; if its plan costs more tokens than are left, once more with the rollouts that fit.
+        """Ask a wave; if it plans more rollouts than there is room for, once more with those that fit.
 
         A rollout costs the mean of those that the round has `made`. What a wave draws is bounded, not what it asks of
         rows that are there. A plan that fits is the same with and without a budget, and so its rollouts are shared.
         """
-        planned, left = self._ask(wave, settings, inputs, facts), self.left()
-        tokens, rows = (
-            sum(counts) for counts in zip(*((each.tokens, each.num_rollouts) for each in made), strict=True)
-        )
-        asked = _num_rollouts(planned)
-        if left is None or asked * tokens <= left * rows:
+        planned, index = self._ask(wave, settings, inputs, facts), facts["round"]
+        tokens, num_rollouts = sum(each.tokens for each in made), sum(each.num_rollouts for each in made)
+        asked, purpose = _num_rollouts(planned), f"{wave.short}{facts['call'] + 1}"
+        fits = self.room(index, purpose, tokens / num_rollouts) if tokens and num_rollouts else None
+        if fits is None or asked <= fits:
             return planned
-        fitting = self._ask(wave, settings, inputs, {**facts, "fits": left * rows // tokens})
+        fitting = self._ask(wave, settings, inputs, {**facts, "fits": fits})
         if (kept := _num_rollouts(fitting)) == asked:
             return planned
-        self.by_role.session.say(
-            f"round {facts['round']}: the wave {wave.short} samples {kept:,} rollouts in place of {asked:,}: no more "
-            f"fit the {left:,} tokens that are left of the budget"
-        )
+        less = f"{kept:,} rollouts in place of {asked:,}: no more fit the budget"
+        self.by_role.session.say(f"round {index}: the wave {wave.short} samples {less}")
         return fitting
 
     def _ask(

@@ -91,7 +91,11 @@ def trained(
     def ends(index: int) -> bool:
         return budget.is_reached(index, *amounts())
 
-    return train(costs, parsed, start, ends, lambda: budget.left(amounts()[0])), costs, amounts()
+    def room(_round: int, _purpose: str, tokens: float) -> int | None:
+        left = budget.left(amounts()[0])
+        return None if left is None else int(left // tokens)
+
+    return train(costs, parsed, start, ends, room), costs, amounts()
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -124,8 +128,8 @@ def test_a_wave_draws_what_fits_the_tokens_that_are_left(unit: Any, amount: int,
         return
     assert tokens == max(40, amount)  # a rollout costs ten: the last one that fits is drawn
     left = {1000: [960, 0], 20: [0], 25_000: [4_960, 0]}[amount]
-    drawn = [f"{each // 10:,} rollouts in place of 1,000: no more fit the {each:,} tokens" for each in left]
-    assert [text.removeprefix("round 1: the wave refill samples ").split(" that")[0] for text in session.said] == drawn
+    drawn = [f"samples {each // 10:,} rollouts in place of 1,000: no more fit the budget" for each in left]
+    assert session.said == [f"round 1: the wave refill {text}" for text in drawn]
 
 
 def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:
