@@ -1,15 +1,16 @@
 """Losses as their formulas are written down, with plain torch: `(columns, row, lengths) -> (loss, metrics)`.
 
-`columns` are tensors by name, `mask` (M,) among them, the tokens that sums over a row count; `row` (M,) is the row of
-each token, `lengths` (N,) tokens of the rows. Settings are the defaults of benchmarks/objectives.py's losses.
+`columns` are tensors by name, `mask` (M,) among them, the tokens that sums over a row count, and marks; `row` (M,) is
+the row of each token, `lengths` (N,) tokens of the rows. Settings are the defaults of benchmarks/objectives.py.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
 
-Columns = Mapping[str, Tensor]
+Columns = Mapping[str, Any]
 Found = tuple[Tensor, dict[str, Tensor]]
 
 
@@ -18,10 +19,14 @@ def _ratio(now: Tensor, old: Tensor) -> Tensor:
 
 
 def _clipped(ratio: Tensor, advantage: Tensor, low: float, high: float) -> Found:
-    loss = -torch.min(ratio * advantage, torch.clamp(ratio, 1 - low, 1 + high) * advantage)
+    return _between(ratio, advantage, 1 - low, 1 + high)
+
+
+def _between(ratio: Tensor, advantage: Tensor, floor: Any, ceiling: Any) -> Found:
+    loss = -torch.min(ratio * advantage, torch.clamp(ratio, floor, ceiling) * advantage)
     with torch.no_grad():
-        cut_low = ((ratio < 1 - low) & (advantage < 0)).float()
-        cut_high = ((ratio > 1 + high) & (advantage > 0)).float()
+        cut_low = ((ratio < floor) & (advantage < 0)).float()
+        cut_high = ((ratio > ceiling) & (advantage > 0)).float()
     return loss, {"low": cut_low, "high": cut_high, "mean": ratio.detach(), "max": ratio.detach()}
 
 
@@ -216,6 +221,23 @@ def gmpo(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     return -ratio * advantage, {"low": low, "high": high, "mean": ratio.detach(), "max": largest}
 
 
+def sspo(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
+    marks, first = columns["marks.sentence"], torch.cumsum(lengths, 0) - lengths
+    begins = torch.zeros(len(row) + 1, dtype=torch.int64)
+    for places in (first[marks.row] + marks.start, first[marks.row] + marks.end, first):
+        begins[places] = 1
+    part = torch.cumsum(begins[:-1], 0) - 1
+    sizes = torch.bincount(part)
+    with torch.no_grad():
+        entropy = columns["now.entropy"]
+        mean = (_of_rows(columns, entropy, row, lengths) / lengths)[row]
+        own = (_of_rows(columns, entropy, part, sizes) / sizes)[part]
+        factor = torch.clamp(own / mean, 0.5, 2.0)
+        low, high = 1 - 0.04 * factor, 1 + 0.05 * factor
+    means = _of_rows(columns, columns["now.logp"] - columns["old.logp"], part, sizes) / sizes
+    return _between(torch.exp(torch.clamp(means, -10.0, 10.0))[part], columns["advantage"], low, high)
+
+
 def cispo(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     del row, lengths
     with torch.no_grad():
@@ -302,7 +324,16 @@ def abs_log_ratio(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
 
 def teacher_kl(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     del row, lengths
-    gap = columns["now.logp"] - columns["teacher.logp"]
+    return _pull(columns["now.logp"] - columns["teacher.logp"])
+
+
+def self_kl(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
+    del row, lengths
+    now, shown = columns["now.logp"], columns["privileged.logp"].float()
+    return _pull(now - torch.where(torch.isnan(shown), now.detach(), shown))
+
+
+def _pull(gap: Tensor) -> Found:
     return torch.where(gap.abs() <= 10.0, 0.5 * gap**2, 10.0 * (gap.abs() - 5.0)), {"gap": gap.detach()}
 
 
@@ -358,7 +389,9 @@ PLAIN: Mapping[str, Callable[[Columns, Tensor, Tensor], Found]] = {
         rl_plus,
         rover,
         sapo,
+        self_kl,
         sft,
+        sspo,
         standardised,
         star,
         tbrm,

@@ -48,7 +48,7 @@ def planned(
     if run is not None:
         check_name(run, "--run: the name")
     check_recipe(loaded, home.lake)
-    return Rerun(loaded, run or stored)
+    return Rerun(loaded, run or stored, like=stored or "")
 
 
 def asked_for(

@@ -8,6 +8,8 @@ from gradus.flows.console.output import aside
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1, spent
+from gradus.flows.loop.reruns import room_of
+from gradus.flows.loop.round.asking import unbounded
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
@@ -36,10 +38,12 @@ def train_flow(
     run: str | None = None,
     forced: list[tuple[str, int, str]] | None = None,
     budget: Budget | None = None,
+    like: str = "",
 ) -> TrainAnswer:
     """Rounds of curate, rollout, score and update as a recipe says, or until a budget is reached.
 
-    The same recipe continues where it stopped; with more rounds, from the last one.
+    The same recipe continues where it stopped; with more rounds, from the last one. What a budget left out of the waves
+    of the run `like`, which this one repeats, is left out again.
     """
     started = time.perf_counter()
     refuse_unjudged(recipe)
@@ -64,7 +68,7 @@ def train_flow(
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
     with open_session(spec, separate_sampler=bool(recipe.overlap)) as session:
-        trained = _within(session, recipe, budget)
+        trained = _within(session, recipe, budget, like)
         how = _how(trained)
         session.journal.model_alias("policy", "champion", str(trained.best), note=how)
         session.journal.model_alias("policy", "newest", str(trained.policy))
@@ -83,13 +87,21 @@ def changed_settings(recipe: Recipe) -> dict[str, tuple[str, str]]:
     return {key: (default.get(key, ""), value) for key, value in here.items() if default.get(key) != value}
 
 
-def _within(session: Session, recipe: Recipe, budget: Budget | None) -> Trained:
-    """Train for the rounds of the recipe, or until the budget is reached."""
-    start = _started(session, recipe)
+def _within(session: Session, recipe: Recipe, budget: Budget | None, like: str) -> Trained:
+    """Train for the rounds of the recipe, with waves as large as those of the run that it repeats, or for a budget."""
+    start, runs = _started(session, recipe), session.journal.folder.parent
     if budget is None:
-        return train(session, recipe, start)
-    computed = ComputedSeconds(session.journal.folder.parent)
-    return train(session, recipe, start, lambda index: budget.is_reached(index, *spent(session.outcomes, computed)))
+        return train(session, recipe, start, room=room_of(session.store, runs / like) if like else unbounded)
+    computed = ComputedSeconds(runs)
+
+    def ends(index: int) -> bool:
+        return budget.is_reached(index, *spent(session.outcomes, computed))
+
+    def room(_round: int, _purpose: str, tokens: float) -> int | None:
+        left = budget.left(spent(session.outcomes, computed)[0])
+        return None if left is None else int(left // tokens)
+
+    return train(session, recipe, start, ends, room)
 
 
 def _started(session: Session, recipe: Recipe) -> Beginning:

@@ -30,6 +30,8 @@ class Rung(NamedTuple):
     methods: tuple[str, ...]
     settings: tuple[str, ...] = ()
     num_tokens: int = TOKENS
+    tune: str = ""
+    """A setting with values, of which each method takes the one that is best with a seed of its own."""
 
 
 def own(*names: str) -> tuple[str, ...]:
@@ -59,6 +61,7 @@ RUNGS = (
     Rung("error rate 0.3, every line checked", own("escalate"), LINES),
     Rung("error rate 0.3, easier problems in the set", (*own("escalate", "variance"), "dapo"), MIXED),
     Rung("error rate 0.3, three times the tokens", own("variance"), PATIENT, 3 * TOKENS),
+    Rung("error rate 0.3, learning rates tuned", own("refill"), tune="update.lr=2.5e-4,5e-4,1e-3"),
     Rung("error rate 0.1", (*own("escalate", "variance"), "dapo"), EASY),
     Rung("objectives, one step a round", OBJECTIVES, EASY, SHORT),
     Rung("objectives, four steps a round", OBJECTIVES, (*EASY, *FOUR_STEPS), SHORT),
@@ -69,6 +72,7 @@ def compared(rung: Rung, num_seeds: int) -> Mapping[str, Any]:
     """Return the answer of `gradus compare`, whose finished trainings are reused."""
     words = [word for method in ("none", *rung.methods) for word in ("--method", method)]
     words += [word for text in rung.settings for word in ("--set", text)]
+    words += ["--tune", rung.tune] if rung.tune else []
     command = [sys.executable, "-m", "gradus", "compare", "hard.toml", *words, "--seeds", str(num_seeds)]
     command += ["--budget", f"tokens={rung.num_tokens}", "--json"]
     env = {**os.environ, "GRADUS_REPORT": "later"}

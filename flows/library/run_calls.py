@@ -92,7 +92,7 @@ def trained(plan: Rerun) -> Run:
         from gradus.flows import runs  # Prefect, which a wrong recipe need not wait for
 
         ready()
-        result = runs.train_flow(plan.recipe, plan.run, list(plan.forced))
+        result = runs.train_flow(plan.recipe, plan.run, list(plan.forced), like=plan.like)
     return Run(result["run"], Home.from_environment(), result)
 
 

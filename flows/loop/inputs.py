@@ -27,7 +27,7 @@ from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
-from gradus.tasks.artifacts.tracker_rows import start_ref
+from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import is_filtered, shared_problems
@@ -122,10 +122,12 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
     pairs = ((drawn, ref, name) for drawn in trained for name, ref in suites.items())
     found = [text for pair in pairs for text in shared_problems(session.store, *pair, filtered=filtered)]
     traces, left_out = _texts(session.store, recipe, trained)
-    remarks = (*found, *left_out)
+    trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
+    begun = ((each, trackers[each.short]) for each in recipe.trackers if each.start)
+    foreign = [text for pair in begun for text in foreign_rows(session.store, *pair, trained)]
+    remarks = (*found, *left_out, *foreign)
     for text in remarks:
         session.say(f"note: {text}")
-    trackers = {each.short: start_ref(session.store, each) for each in recipe.trackers if each.start}
     phases = tuple(ingested[text] for text in recipe.all_problems) if recipe.phase else ()
     start = Beginning(policy, problems, suites, teacher, remarks, trackers, roles, traces=traces, phases=phases)
     return _of_an_earlier_run(session.store, recipe, start)

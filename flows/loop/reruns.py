@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gradus.data.errors import UsageError
+from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
+from gradus.flows.loop.round.asking import Room
 from gradus.flows.recipe.assignments import Assignments, pairs
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.guards import Override
@@ -30,6 +32,8 @@ class Rerun:
     recipe: Recipe
     run: str | None
     forced: tuple[Call, ...] = ()
+    like: str = ""
+    """The run whose stages are computed again: what a budget left out of its waves is left out again."""
 
 
 def read_recipe(
@@ -72,11 +76,11 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
     # The run may have continued further than its last command asked for.
     longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
     if not assignments:
-        return Rerun(longest, run, tuple(calls))
+        return Rerun(longest, run, tuple(calls), run)
     changes = dict(pairs(assignments))
     body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
     override = valid(Override, body, "--set")
-    return Rerun(_changed(longest, override), None)
+    return Rerun(_changed(longest, override), None, like=run)
 
 
 def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
@@ -109,10 +113,28 @@ def stored_recipe(runs: Path, run: str) -> Recipe:
     return parse_recipe(body["recipe"], str(path))
 
 
+def room_of(store: Store, folder: Path) -> Room:
+    """Return the room that a budget left to the waves of a run, by the plans that it ended with."""
+    last = {call: output for call, output in _made(folder) if call[0] == WAVE.name}
+    plans = {call: store.find(Ref.parse(output)) for call, output in last.items()}
+    fits = {call[1:]: plan.config.get("fits") for call, plan in plans.items() if plan is not None}
+
+    def room(index: int, purpose: str, tokens: float) -> int | None:  # noqa: ARG001 - what it was bound to counts
+        found = fits.get((index, purpose))
+        return found if isinstance(found, int) else None
+
+    return room
+
+
 def _calls(folder: Path) -> list[Call]:
     """Every stage that the run began or reused, in order, each once."""
+    return list(dict.fromkeys(call for call, _ in _made(folder)))
+
+
+def _made(folder: Path) -> list[tuple[Call, str]]:
+    """Every stage that the run began or reused, in order, with its artifact."""
     events = [e for e in read_events(folder) if e["event"] == "stage_started" or e["event"] == "stage_reused"]
-    return list(dict.fromkeys((e["stage"], e["round"], e["purpose"]) for e in events))
+    return [((e["stage"], e["round"], e["purpose"]), e["output"]) for e in events]
 
 
 def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:

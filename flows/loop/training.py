@@ -8,6 +8,7 @@ from functools import partial
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.room import kept_rounds, made_by_round
+from gradus.flows.loop.round.asking import Room, unbounded
 from gradus.flows.loop.round.evaluating import evaluate
 from gradus.flows.loop.round.memory import maybe
 from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
@@ -25,20 +26,23 @@ Ends = Callable[[int], bool]
 """Function that returns whether a training ends after a round; 0 is before the first."""
 
 
-def train(session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None) -> Trained:
+def train(
+    session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None, room: Room = unbounded
+) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
-    `ends` replaces the number of rounds of the recipe.
+    `ends` replaces the number of rounds of the recipe; what waves draw fits the `room` of a budget.
     """
-    return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds)).run()
+    return _Training(session, recipe, start, ends or (lambda index: index >= recipe.rounds), room).run()
 
 
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends, room: Room) -> None:
         self._ends = ends
-        self._steps = Steps(session, recipe, start, read=frozenset(metric for metric, _ in metrics_read(recipe)))
+        read = frozenset(metric for metric, _ in metrics_read(recipe))
+        self._steps = Steps(session, recipe, start, read=read, room=room)
         self._measured = Measurements(recipe.evaluate, start.suites, self._evaluate)
         self._states: dict[int, State] = {}
         self._phases: dict[int, Steps] = {}

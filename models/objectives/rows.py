@@ -87,16 +87,27 @@ class Rows(base.Rows):
     @cached_property
     def row_tokens(self) -> Tensor:
         """(N,) int64: counted tokens of each row."""
+        if self._mask is None:
+            return self.lengths
         return torch.zeros(self.num_rows, dtype=torch.int64).index_add_(0, self.row, self.mask.long())
 
     def row_sum(self, values: Tensor) -> Tensor:
         """Sum of values (M,) over each row's counted tokens, (N,)."""
-        zero = values.new_zeros(self.num_rows)
-        return zero.index_add(0, self.row, torch.where(self.mask, values, 0.0))
+        return self._sum(values if self._mask is None else torch.where(self._mask, values, 0.0))
 
     def row_mean(self, values: Tensor) -> Tensor:
         """Mean of values (M,) over each row's counted tokens, (N,); 0 for a row without any."""
-        return self.row_sum(values) / self.row_tokens.to(values.dtype).clamp_min(1)
+        every = torch.equal(self.row_tokens, self.lengths)  # then the mask is spared, and its gradient
+        return (self._sum(values) if every else self.row_sum(values)) / self.row_tokens.to(values.dtype).clamp_min(1)
+
+    def _sum(self, values: Tensor) -> Tensor:
+        if len(values) != len(self.row):
+            raise ColumnError(f"{len(values)} values do not fit {self.num_rows} rows of {len(self.row)} tokens")
+        return torch.segment_reduce(values, "sum", lengths=self.lengths, unsafe=True)  # the check is made above
+
+    def of_token(self, values: Tensor) -> Tensor:
+        """Return for each token the value (N,) of its row, (M,)."""
+        return values.index_select(0, self.row)  # a quarter of the time of values[row]
 
     def by(self, *names: str) -> "Groups":
         """Group the rows by the values of columns."""

@@ -3,11 +3,13 @@
 start_rows(store, config)      # raises BadInputError or UsageError for rows of another tracker
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
 from gradus.components.chosen import TrackerConfig
+from gradus.data.arrays import positions
 from gradus.data.curation.tracked import TrackerError, changed_rows, merged, named
 from gradus.data.errors import BadInputError, shortened
 from gradus.data.lake.schema import TRACKERS
@@ -32,6 +34,27 @@ def check_start(store: Store, tracker: TrackerConfig) -> None:
         _of_file(tracker)
     else:
         _refuse_others(store, ref, tracker)
+
+
+def foreign_rows(store: Store, tracker: TrackerConfig, start: Ref, problems: Sequence[Ref]) -> list[str]:
+    """Return a sentence if rows that a tracker begins with are of problems of no training set, else nothing.
+
+    Raise BadInputError if all rows are. A tracker that keeps nothing by problem has no such rows.
+    """
+    if "problem_id" not in tracker.by:
+        return []
+    theirs = store.read(start, ["problem_id"]).column("problem_id")
+    ours = pa.chunked_array([each for ref in problems for each in store.read(ref, ["problem_id"])["problem_id"].chunks])
+    num, num_foreign = len(theirs), int((positions(theirs, ours) < 0).sum())
+    if num and num_foreign == num:
+        raise BadInputError(
+            f"{tracker.short}.start: none of the {num:,} rows of {tracker.start} is of a problem that is trained on",
+            hint="give rows of the same problems; `gradus sql 'select problem_id, question from problems'` lists them",
+        )
+    if not num_foreign:
+        return []
+    are = "is of a problem that is" if num_foreign == 1 else "are of problems that are"
+    return [f"{tracker.short}.start: {num_foreign:,} of {num:,} rows {are} not trained on"]
 
 
 def _refuse_others(store: Store, ref: Ref, tracker: TrackerConfig) -> None:

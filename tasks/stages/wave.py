@@ -44,6 +44,10 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
     rng = np.random.default_rng(derive_seed(ctx.seed, "wave", ctx.round, wave, call))
 
     def drawn(pool: Candidates, num: int) -> Any:
+        if "fits" in ctx.facts:  # rollouts that a budget has room for
+            num = min(num, int(str(ctx.facts["fits"])) // config.sample.n)
+        if num < 1:
+            return np.zeros(0, dtype=np.int64)
         curate = config.curate.model_copy(update={"draw": num})
         return choose(pool, curate, derive_seed(ctx.seed, "wave", ctx.round, wave, call, "draw"))[0]
 

@@ -42,6 +42,7 @@ MORE = {
     "gkd": ("teacher=bundled",),
     "kdrl": ("teacher=bundled",),
     "know_rl": ('score.probe.rewards=["numeric"]',),
+    "light_if": ("profile.n=4",),
     "lora": ("update.lr=1e-4",),
     "mopd": ("teacher=bundled", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
     "mpo": (

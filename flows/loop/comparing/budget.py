@@ -30,6 +30,10 @@ class Budget(Config):
         """Return whether a training with these rounds, tokens and seconds has reached the budget."""
         return {"rounds": rounds, "tokens": tokens, "seconds": seconds}[self.unit] >= self.amount
 
+    def left(self, tokens: int) -> int | None:
+        """Return the tokens that a training with these has left, 0 at least; None for a budget in another unit."""
+        return max(0, self.amount - tokens) if self.unit == "tokens" else None
+
     def __str__(self) -> str:
         """Return the budget in words."""
         return f"{self.amount:,} {self.unit}"

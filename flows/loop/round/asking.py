@@ -1,6 +1,6 @@
 """Call the waves of a round or of an evaluation in their order, each until it plans nothing more."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradus.components.chosen import WaveConfig
@@ -14,6 +14,14 @@ from gradus.flows.loop.round.outcomes import Batch
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runtime.calls import Outcome
+
+Room = Callable[[int, str, float], int | None]
+"""Function of a round, the purpose of a call of a wave and the tokens of a rollout, which returns the rollouts that a
+budget has room for; None if nothing bounds them."""
+
+
+def unbounded(index: int, purpose: str, tokens: float) -> None:
+    """Return that nothing bounds the rollouts."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +37,12 @@ class Asking:
     """The rounds before, whose rollouts waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Texts for waves, by the names of their files."""
+    room: Room = unbounded
 
     def rows(self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Batch) -> tuple[list[Ref], list[Sampled]]:
         """Return the plans and rollouts of all waves; `plan` and `first` are those of wave 0."""
         by_role = self.by_role
-        plans, made = [plan], [Sampled(POLICY, LEARN, first.rollouts, [first.scores], first.tokens)]
+        plans, made = [plan], [_sampled(first)]
         for number, wave in waves:
             calls, inputs = 0, {**self.known, "hints": maybe(self.hinted) if wave.reads_hints else []}
             traces = self.traces.get(wave.traces)
@@ -43,7 +52,8 @@ class Asking:
             while _is_asked(wave, calls):
                 seen = {**inputs, "plan": plans, **tables(made)}
                 seen["trackers"] = self.measures.beside(settings.tracked, plans, made, traces)
-                planned = self._ask(wave, settings, seen, {"round": by_role.index, "wave": number, "call": calls})
+                facts = {"round": by_role.index, "wave": number, "call": calls}
+                planned = self._planned(wave, settings, seen, facts, made)
                 if not _has_planned(wave, planned, by_role.index, calls):
                     break
                 calls += 1
@@ -53,12 +63,48 @@ class Asking:
                 plans = [*plans, planned.ref]
         return plans, made
 
+    def _planned(
+        self,
+        wave: WaveConfig,
+        settings: PlanningConfig,
+        inputs: Mapping[str, list[Ref]],
+        facts: Mapping[str, int],
+        made: Sequence[Sampled],
+    ) -> Outcome:
+        """Ask a wave; if it plans more rollouts than there is room for, once more with those that fit.
+
+        A rollout costs the mean of those that the round has `made`. What a wave draws is bounded, not what it asks of
+        rows that are there. A plan that fits is the same with and without a budget, and so its rollouts are shared.
+        """
+        planned, index = self._ask(wave, settings, inputs, facts), facts["round"]
+        tokens, num_rollouts = sum(each.tokens for each in made), sum(each.num_rollouts for each in made)
+        asked, purpose = _num_rollouts(planned), f"{wave.short}{facts['call'] + 1}"
+        fits = self.room(index, purpose, tokens / num_rollouts) if tokens and num_rollouts else None
+        if fits is None or asked <= fits:
+            return planned
+        fitting = self._ask(wave, settings, inputs, {**facts, "fits": fits})
+        if (kept := _num_rollouts(fitting)) == asked:
+            return planned
+        less = f"{kept:,} rollouts in place of {asked:,}: no more fit the budget"
+        self.by_role.session.say(f"round {index}: the wave {wave.short} samples {less}")
+        return fitting
+
     def _ask(
         self, wave: WaveConfig, settings: PlanningConfig, inputs: Mapping[str, list[Ref]], facts: Mapping[str, int]
     ) -> Outcome:
         """Run the stage of a wave after some calls; `facts` are round, wave and call."""
         purpose, session = f"{wave.short}{facts['call'] + 1}", self.by_role.session
         return session.stage("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts)
+
+
+def _sampled(batch: Batch) -> Sampled:
+    """Return the first rollouts of a round as those of a wave are."""
+    return Sampled(POLICY, LEARN, batch.rollouts, [batch.scores], batch.tokens, batch.num_rollouts)
+
+
+def _num_rollouts(plan: Outcome) -> int:
+    """Return the rollouts that a wave planned."""
+    return int(plan.report.get("metrics", {}).get("data/wave_rollouts", 0))
 
 
 def _is_asked(wave: WaveConfig, calls: int) -> bool:

@@ -27,6 +27,7 @@ class Sampled:
     scores: Sequence[Ref]
     tokens: int
     """Completion tokens that were generated."""
+    num_rollouts: int = 0
 
 
 def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[str, list[Ref]]:
@@ -61,7 +62,7 @@ class ByRole:
             called = purpose if len(planned) == 1 else f"{purpose}-{named}"
             sampled = self._sampled(role, use, plan.ref, called, parents)
             tokens, judged = sampled_tokens(sampled.stage, sampled.summary), self._judged(use, sampled.ref, called)
-            found.append(Sampled(role, use, sampled.ref, judged, tokens))
+            found.append(Sampled(role, use, sampled.ref, judged, tokens, sampled.summary.get("rows", 0)))
         return found
 
     def _sampled(self, role: str, use: str, plan: Ref, purpose: str, parents: list[Ref]) -> Outcome:

@@ -104,6 +104,7 @@ class Batch:
     metrics: Mapping[str, float]
     tokens: int
     """Completion tokens of the rollouts."""
+    num_rollouts: int = 0
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.round.asking import Asking
+from gradus.flows.loop.round.asking import Asking, Room, unbounded
 from gradus.flows.loop.round.by_role import ByRole, tables
 from gradus.flows.loop.round.measures import Known, Measures
 from gradus.flows.loop.round.memory import Memory, maybe
@@ -40,6 +40,8 @@ class Steps:
     """The first round of its phase; 0 for the first phase."""
     read: frozenset[str] = frozenset()
     """Metrics of rounds that anything in the recipe follows."""
+    room: Room = unbounded
+    """Rollouts that waves may still draw."""
     hinted: Ref | None = None
     known: Known = field(default_factory=dict[tuple[str, Ref, Ref | None, Ref, str], Ref])
 
@@ -148,7 +150,8 @@ class Steps:
             inputs["plan"] = [self.start.plan]
         plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
         first = self.sample_and_score(plan, problems, policy, index)
-        asking = Asking(self.by_role(index, policy, memory), measures, known, hinted, memory.earlier, self.start.traces)
+        by_role, traces = self.by_role(index, policy, memory), self.start.traces
+        asking = Asking(by_role, measures, known, hinted, memory.earlier, traces, self.room)
         plans, made = asking.rows(self.waves(index), plan, first)
         judged = {**tables(made, use=LEARN), "difficulty": maybe(memory.difficulty)}
         measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
@@ -231,4 +234,5 @@ class Steps:
         given = {"rollouts": [sampled.ref], "problems": problems}
         judged = self.run("score", self.recipe.score, given, index, purpose)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
-        return Batch(sampled.ref, judged.ref, metrics, sampled_tokens(sampled.stage, sampled.summary))
+        tokens, num_rollouts = sampled_tokens(sampled.stage, sampled.summary), sampled.summary.get("rows", 0)
+        return Batch(sampled.ref, judged.ref, metrics, tokens, num_rollouts)

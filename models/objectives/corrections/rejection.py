@@ -97,7 +97,7 @@ def rejection(
         statistic = rows.row_mean((as_weights(log) - 1 - log).clamp_min(0.0))
     else:
         statistic = as_weights(rows.row_mean(log) if by == "geometric" else rows.row_sum(log))
-    kept = ((statistic >= low) & (statistic <= high))[rows.row]
+    kept = rows.of_token((statistic >= low) & (statistic <= high))
     weight = torch.where(kept, _of_level(rows, log, level).clamp(max=cap), 0.0)
     return weight, {**metrics(weight, (weight >= cap) | ~kept), "correction_rejected_frac": (~kept).float()}
 
@@ -113,4 +113,4 @@ def _of_level(rows: Rows, log: Tensor, level: Level) -> Tensor:
         return torch.ones_like(log)
     if level == "token":
         return as_weights(log)
-    return as_weights(rows.row_sum(log) if level == "sequence" else rows.row_mean(log))[rows.row]
+    return rows.of_token(as_weights(rows.row_sum(log) if level == "sequence" else rows.row_mean(log)))

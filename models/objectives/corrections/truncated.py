@@ -49,7 +49,7 @@ def sequence_truncated(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight.
     """
-    weight = as_weights(rows.row_sum(_log_ratio(rows)))[rows.row].clamp(max=cap)
+    weight = rows.of_token(as_weights(rows.row_sum(_log_ratio(rows)))).clamp(max=cap)
     return weight, _metrics(weight, cap)
 
 
@@ -60,7 +60,7 @@ def sequence_masked(rows: Rows, *, cap: Cap = 2.0) -> tuple[Tensor, Metrics]:
     Args:
         cap: Largest weight that counts; 1 / cap is the smallest.
     """
-    weight = _masked(as_weights(rows.row_sum(_log_ratio(rows)))[rows.row], cap)
+    weight = _masked(rows.of_token(as_weights(rows.row_sum(_log_ratio(rows)))), cap)
     return weight, _metrics(weight, cap)
 
 

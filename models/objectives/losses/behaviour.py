@@ -59,5 +59,5 @@ def iw_sft(
         high: Largest weight of a completion.
     """
     log = rows.row_sum(rows["old.logp"] - rows["reference.logp"]).detach()
-    weight = log.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(low, high)[rows.row]
+    weight = rows.of_token(log.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp().clamp(low, high))
     return -weight * rows["now.logp"], {"curated_weight_mean": weight}

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from gradus.components import component
 from gradus.models.objectives.losses import MAX_LOG_RATIO, Metrics
-from gradus.models.objectives.losses.clipped import surrogate
+from gradus.models.objectives.losses.clipped import beyond, surrogate
+from gradus.models.objectives.ragged import offsets
 from gradus.models.objectives.rows import Rows
 
 
@@ -29,19 +30,8 @@ def gspo(
         clip_low: Ratio floor is 1 - clip_low (the paper's 3e-4).
         clip_high: Ratio ceiling is 1 + clip_high (the paper's 4e-4).
     """
-    advantage, row = rows["advantage"], rows.row
-    log_ratio = rows.row_mean(rows["now.logp"] - rows["old.logp"])
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
-    bounded, given = ratio.clamp(1 - clip_low, 1 + clip_high), ratio.detach()
-    # min(s A, b A) is A min(s, b), or A max(s, b) where A is below 0: a number a row in place of one a token.
-    either = torch.cat([torch.minimum(ratio, bounded), torch.maximum(ratio, bounded)])
-    negative, of_token = advantage < 0, given.index_select(0, row)
-    return -either.index_select(0, row + rows.num_rows * negative) * advantage, {
-        "clip_frac_low": ((given < 1 - clip_low).index_select(0, row) & negative).float(),
-        "clip_frac_high": ((given > 1 + clip_high).index_select(0, row) & (advantage > 0)).float(),
-        "ratio_mean": of_token,
-        "ratio_max": of_token,
-    }
+    log_ratio = rows.row_mean(rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return surrogate(rows.of_token(log_ratio.exp()), rows["advantage"], 1 - clip_low, 1 + clip_high)
 
 
 @component("loss", paper="arXiv 2507.18071", needs=("now.logp", "old.logp", "advantage"))
@@ -62,8 +52,9 @@ def gspo_token(
         clip_high: Ratio ceiling is 1 + clip_high (the paper's 4e-4).
     """
     now = rows["now.logp"]
-    log_ratio = rows.row_mean((now - rows["old.logp"]).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)[rows.row]
-    return surrogate((log_ratio + now - now.detach()).exp(), rows["advantage"], 1 - clip_low, 1 + clip_high)
+    log_ratio = rows.row_mean((now - rows["old.logp"]).detach()).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = (rows.of_token(log_ratio) + now - now.detach()).exp()
+    return surrogate(ratio, rows["advantage"], 1 - clip_low, 1 + clip_high)
 
 
 @component("loss", paper="arXiv 2507.20673", needs=("now.logp", "old.logp", "advantage"), mean_over="row")
@@ -85,12 +76,14 @@ def gmpo(
     """
     advantage = rows["advantage"]
     log_ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    bounded = torch.where(advantage > 0, log_ratio.clamp(max=log_high), log_ratio.clamp(min=-log_low))
-    ratio = rows.row_mean(bounded).exp()[rows.row]
     given = log_ratio.detach()
+    under, over = beyond(given, advantage, -log_low, log_high)
+    bounded = torch.where(advantage > 0, given.clamp(max=log_high), given.clamp(min=-log_low))
+    bounded = bounded + (bounded == given) * (log_ratio - given)  # a clipped token has no gradient
+    ratio = rows.of_token(rows.row_mean(bounded).exp())
     return -ratio * advantage, {
-        "clip_frac_low": ((given < -log_low) & (advantage < 0)).float(),
-        "clip_frac_high": ((given > log_high) & (advantage > 0)).float(),
+        "clip_frac_low": under,
+        "clip_frac_high": over,
         "ratio_mean": ratio.detach(),
         "ratio_max": given.exp(),
     }
@@ -119,27 +112,16 @@ def sspo(
         clip_high: Ratio ceiling is 1 + clip_high for a sentence of mean entropy.
         spread: Factor by which entropy widens or narrows the bounds at most; 1 leaves them as they are.
     """
-    part = _parts(rows)
-    entropy = rows["now.entropy"].detach()
-    mean = rows.row_mean(entropy)[rows.row]
-    factor = torch.where(mean > 0, _part_mean(rows, part, entropy) / mean, 1.0).clamp(1 / spread, spread)
-    log_ratio = _part_mean(rows, part, rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return surrogate(log_ratio.exp(), rows["advantage"], 1 - clip_low * factor, 1 + clip_high * factor)
+    parts, entropy = _parts(rows), rows["now.entropy"].detach()
+    mean = rows.of_token(rows.row_mean(entropy))
+    factor = torch.where(mean > 0, parts.of_token(parts.row_mean(entropy)) / mean, 1.0).clamp(1 / spread, spread)
+    log_ratio = parts.row_mean(rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = parts.of_token(log_ratio.exp())
+    return surrogate(ratio, rows["advantage"], 1 - clip_low * factor, 1 + clip_high * factor)
 
 
-def _parts(rows: Rows) -> Tensor:
-    """Return the number of the marked sentence of each token, (M,) int64; another begins behind the end of a mark."""
-    marks = rows.marks("sentence")
-    first = (rows.lengths.cumsum(0) - rows.lengths)[marks.row]
-    begins = torch.zeros(len(rows.row) + 1, dtype=torch.int64)
-    for place in (first + marks.start, first + marks.end, torch.nonzero(rows.position == 0)[:, 0]):
-        begins[place] = 1
-    return begins[:-1].cumsum(0) - 1
-
-
-def _part_mean(rows: Rows, part: Tensor, values: Tensor) -> Tensor:
-    """Return the mean over the counted tokens of each token's part, (M,); 0 for a part without any."""
-    num = int(part.max()) + 1 if len(part) else 0
-    total = values.new_zeros(num).index_add(0, part, torch.where(rows.mask, values, 0.0))
-    count = values.new_zeros(num).index_add(0, part, rows.mask.to(values.dtype))
-    return (total / count.clamp_min(1))[part]
+def _parts(rows: Rows) -> Rows:
+    """Return the tokens as rows of their own for each marked sentence; another begins behind the end of a mark."""
+    marks, at = rows.marks("sentence"), offsets(rows.lengths)
+    begins = torch.cat([at, at[marks.row] + marks.start.clamp_min(0), at[marks.row] + marks.end.clamp_min(0)])
+    return Rows({}, lengths=begins.unique().diff(), mask=rows.mask)

@@ -114,8 +114,8 @@ def standardised(
     advantage = rows["advantage"]
     log_ratio = (rows["now.logp"] - rows["old.logp"]).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     given = log_ratio.detach()
-    mean = rows.row_mean(given)[rows.row]
-    scale = rows.row_mean((given - mean).square()).sqrt().clamp_min(std_eps)[rows.row]
+    mean = rows.of_token(rows.row_mean(given))
+    scale = rows.of_token(rows.row_mean((given - mean).square()).sqrt().clamp_min(std_eps))
     # Of n tokens one may lie sqrt(n - 1) standard deviations off.
     units = ((log_ratio - mean) / scale).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
     bounded = units.clamp(-clip_std, clip_std)

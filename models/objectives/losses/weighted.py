@@ -127,7 +127,7 @@ def topr(rows: Rows, *, cap: Annotated[float, Gt(0.0)] = 1.0) -> tuple[Tensor, M
         cap: Largest weight of a token with A < 0.
     """
     log_ratio = rows.row_sum((rows["now.logp"] - rows["sampler.logp"]).detach()).clamp(max=math.log(cap))
-    return _weighted(rows, torch.where(rows["advantage"] < 0, log_ratio.exp()[rows.row], 1.0))
+    return _weighted(rows, torch.where(rows["advantage"] < 0, rows.of_token(log_ratio.exp()), 1.0))
 
 
 @component("loss", paper="arXiv 2602.10693", needs=("now.logp", "sampler.logp", "advantage"))
@@ -156,7 +156,7 @@ def vespo(
     excess = 1 - log_ratio.exp()
     positive = (power_positive * log_ratio + decay_positive * excess).exp()
     negative = (power_negative * log_ratio + decay_negative * excess).exp()
-    return _weighted(rows, torch.where(rows["advantage"] >= 0, positive[rows.row], negative[rows.row]))
+    return _weighted(rows, torch.where(rows["advantage"] >= 0, rows.of_token(positive), rows.of_token(negative)))
 
 
 @component(
@@ -177,8 +177,8 @@ def opmd(rows: Rows, *, tau: Annotated[float, Ge(0.0)] = 0.1) -> tuple[Tensor, M
     """
     whole = rows.row_sum(rows["now.logp"] - rows["sampler.logp"])
     penalty = whole.square() / rows.row_tokens.clamp_min(1)
-    loss = -rows["advantage"] * rows["now.logp"] + tau / 2 * penalty[rows.row]
-    return loss, {"log_ratio_mean": whole.detach()[rows.row]}
+    loss = -rows["advantage"] * rows["now.logp"] + tau / 2 * rows.of_token(penalty)
+    return loss, {"log_ratio_mean": rows.of_token(whole.detach())}
 
 
 @component(
@@ -215,7 +215,7 @@ def llds(rows: Rows) -> tuple[Tensor, Metrics]:
     of responses and without that of final answers. Metric: displaced_frac, the tokens of such completions.
     """
     fall = rows["old.logp"] - rows["now.logp"]
-    gate = (rows.row_sum(fall.detach()) > 0)[rows.row] & (rows["advantage"] >= 0)
+    gate = rows.of_token(rows.row_sum(fall.detach()) > 0) & (rows["advantage"] >= 0)
     return torch.where(gate, fall.relu(), 0.0), {"displaced_frac": gate.float()}
 
 

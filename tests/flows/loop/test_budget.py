@@ -1,6 +1,7 @@
 """Where a training with a budget ends: the loop on a session that makes up what stages cost."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,13 +53,49 @@ class Costs:
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None: ...
 
 
-def trained(budget: Budget, tokens: dict[str, int], tmp_path: Any, **recipe: Any) -> tuple[Trained, Costs, Any]:
+class Refilling(Costs):
+    """A session whose rollouts take ten tokens each, four in the first plan of a round and 1,000 in each of a wave."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.planned: list[int] = []
+        self.said: list[str] = []
+
+    def stage(self, name: str, config: Any, inputs: Any, *, facts: Mapping[str, Any] = {}, **more: Any) -> Outcome:
+        found = super().stage(name, config, inputs, **more)
+        report: Any = found.report
+        if name == "wave":
+            self.planned.append(min(1000, facts.get("fits", 1000)))
+            report = {"summary": {"groups": self.planned[-1]}, "metrics": {"data/wave_rollouts": self.planned[-1]}}
+        if name == "rollout" and found.purpose != "eval":
+            rows = 4 if found.purpose == "train" else self.planned[-1]
+            report = {"summary": {"tokens": 10 * rows, "rows": rows}}
+        self.outcomes[-1] = replace(found, report=report)
+        return self.outcomes[-1]
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def trained(
+    budget: Budget, tokens: dict[str, int], tmp_path: Any, costs: Costs | None = None, **recipe: Any
+) -> tuple[Trained, Costs, Any]:
     body = {"name": "x", "rounds": 3, "profile": {"n": 1}, "escalate": [1], **recipe}
     start = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "1" * 8), {"heldout": Ref("problems", "2" * 8)})
-    costs, computed = Costs(tokens), ComputedSeconds(tmp_path)
+    costs, computed = costs or Costs(tokens), ComputedSeconds(tmp_path)
     parsed = parse_recipe(body, "x.toml")
-    found = train(costs, parsed, start, lambda index: budget.is_reached(index, *spent(costs.outcomes, computed)))
-    return found, costs, spent(costs.outcomes, computed)
+
+    def amounts() -> tuple[int, float]:
+        return spent(costs.outcomes, computed)
+
+    def ends(index: int) -> bool:
+        return budget.is_reached(index, *amounts())
+
+    def room(_round: int, _purpose: str, tokens: float) -> int | None:
+        left = budget.left(amounts()[0])
+        return None if left is None else int(left // tokens)
+
+    return train(costs, parsed, start, ends, room), costs, amounts()
 
 
 @pytest.mark.parametrize("overlap", [0, 1])
@@ -77,6 +114,22 @@ def test_a_training_ends_after_the_first_round_that_reaches_its_tokens(
     assert amounts[0] == profile + rounds * (bare + hinted)  # nothing made ahead is thrown away
     assert [index for name, index, _ in costs.calls if name == "evaluate"] == list(dict.fromkeys([0, rounds]))
     assert [index for name, index, _ in costs.calls if name == "update"] == list(range(1, rounds + 1))
+
+
+@pytest.mark.parametrize(("unit", "amount"), [("tokens", 1000), ("tokens", 20), ("tokens", 25_000), ("rounds", 1)])
+def test_a_wave_draws_what_fits_the_tokens_that_are_left(unit: Any, amount: int, tmp_path: Any) -> None:
+    # A round of 40 tokens, then calls of 10,000 each, four at most: 40,040 if nothing bounds them.
+    session, waves = Refilling(), [{"name": "refill", "times": 4}]
+    budget = Budget(unit=unit, amount=amount)
+    found, _, (tokens, _) = trained(budget, {}, tmp_path, session, escalate=[], waves=waves, profile=None)
+    assert found.rounds == 1
+    if unit == "rounds":
+        assert (tokens, session.said) == (40_040, [])
+        return
+    assert tokens == max(40, amount)  # a rollout costs ten: the last one that fits is drawn
+    left = {1000: [960, 0], 20: [0], 25_000: [4_960, 0]}[amount]
+    drawn = [f"samples {each // 10:,} rollouts in place of 1,000: no more fit the budget" for each in left]
+    assert session.said == [f"round 1: the wave refill {text}" for text in drawn]
 
 
 def test_seconds_are_those_of_all_stages_but_evaluations(tmp_path: Any) -> None:

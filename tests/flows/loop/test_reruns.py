@@ -5,10 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from gradus.data.errors import UsageError
-from gradus.flows.loop.reruns import Rounds, plan_rerun
+from gradus.data.lake.store import Ref, Store
+from gradus.flows.loop.reruns import Rounds, plan_rerun, room_of
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.runs.journal import Journal
@@ -54,6 +56,22 @@ def test_a_stage_is_forced_where_the_run_had_it_for_every_purpose(runs: Path) ->
     everywhere = plan_rerun(runs, "mine", "score", Rounds(), []).forced
     assert set(everywhere) == {call for call in CALLS if call[0] == "score"}
     assert plan_rerun(runs, "mine", "difficulty", Rounds(), []).forced == (("difficulty", 2, "train"),)  # it only began
+
+
+def test_waves_of_a_rerun_have_the_room_that_a_budget_left_them(runs: Path) -> None:
+    (runs / "bound").mkdir()
+    store, journal = Store(runs / "lake"), Journal(runs / "bound")
+    for number, (purpose, facts) in enumerate([("refill1", {}), ("refill1", {"fits": 7}), ("refill2", {})]):
+        writer = store.writer(Ref("plan", f"{number}" * 32))
+        writer.write_table(pa.table({"problem_id": ["a"], "group_id": ["a"], "n": [1], "seed": [1]}))
+        writer.commit(config=facts)
+        journal.stage_started(stage="wave", round=1, purpose=purpose, output=str(writer.ref), config={}, inputs={})
+    room = room_of(store, runs / "bound")
+    assert [room(1, "refill1", 9.0), room(1, "refill2", 9.0), room(2, "refill1", 9.0)] == [7, None, None]
+    # Trained without a budget since: the last plan counts, and what the lake has lost bounds nothing.
+    journal.stage_reused(stage="wave", round=1, purpose="refill1", output="plan/" + "f" * 32)
+    assert room_of(store, runs / "bound")(1, "refill1", 9.0) is None
+    assert [plan_rerun(runs, "mine", "update", Rounds(1), sets).like for sets in ([], ["lr=1e-5"])] == ["mine"] * 2
 
 
 def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:

@@ -1,5 +1,6 @@
 """Trackers in the loop: which rows each stage reads, also after a guard that goes back; and what is refused."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.artifacts.tracker_rows import start_ref
+from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
 from gradus.tasks.runtime.calls import Outcome
 from tests.flows.recipe.test_guards import EVERY_ROUND, START, Rehearsal, recipe
 
@@ -237,6 +238,24 @@ def test_a_tracker_begins_with_rows_of_its_own_alone(tmp_path: Path) -> None:
     rows.write_text('{"problem_id": "b", "value": 1}\n' * 2)
     with pytest.raises(BadInputError, match=r"it has two rows of problem_id = b"):
         check_recipe(begun(str(rows)), store.root)
+
+
+def test_rows_of_other_problems_are_counted_and_refused_if_there_are_no_others(tmp_path: Path) -> None:
+    store, rows = Store(tmp_path / "lake"), tmp_path / "rows.jsonl"
+    phases = [store.put("problems", pa.table({"problem_id": ids, "question": ids})) for ids in (["a", "b"], ["c"])]
+
+    def said(ids: str, tracker: str = "beta_posterior", key: str = "problem_id") -> list[str]:
+        values = {"alpha": 1.0, "beta": 2.0, "reward": 0.5}
+        rows.write_text("".join(json.dumps({key: each, **values}) + "\n" for each in ids))
+        (chosen,) = load_recipe("demo", {"trackers": [{"name": tracker, "start": str(rows)}]}).trackers
+        return foreign_rows(store, chosen, start_ref(store, chosen), phases)
+
+    assert said("abc") == []
+    assert said("axbyc") == ["beta_posterior.start: 2 of 5 rows are of problems that are not trained on"]
+    assert said("xa") == ["beta_posterior.start: 1 of 2 rows is of a problem that is not trained on"]
+    with pytest.raises(BadInputError, match=r"^beta_posterior.start: none of the 2 rows of .*rows.jsonl is of a "):
+        said("xy")
+    assert said("xy", "dads", "problem.domain") == []
 
 
 def test_a_tracker_begins_with_rows_of_its_own_settings(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gradus.models.objectives.aggregations.means import fixed_length, sequence_mean, token_mean
 from gradus.models.objectives.losses import MAX_LOG_RATIO, k3_divergence
-from gradus.models.objectives.losses.clipped import clip
+from gradus.models.objectives.losses.clipped import clip, surrogate
 from gradus.models.objectives.losses.regularising.regularisers import entropy, k3
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.config.learning import UpdateConfig
@@ -53,6 +53,22 @@ def test_loss_gradient_and_clipped_tokens_are_the_golden_ones() -> None:
     assert metrics["clip_frac_high"].tolist() == GOLDEN["clip_frac_high"]
     assert metrics["ratio_mean"].tolist() == pytest.approx(GOLDEN["ratio"])
     assert not any(value.requires_grad for value in metrics.values())
+
+
+@pytest.mark.parametrize("by_token", [False, True])
+@given(drawn=st.lists(st.tuples(st.sampled_from([0.5, 0.8, 1.0, 1.28, 2.0]), st.sampled_from([-2.0, 0.0, 1.5]))))
+@settings(max_examples=40)
+def test_the_surrogate_is_the_minimum_to_the_bit(by_token: bool, drawn: list[tuple[float, float]]) -> None:
+    given_ratio, advantage = torch.tensor(drawn).reshape(-1, 2).T.contiguous()
+    ratio, expected_ratio = (given_ratio.clone().requires_grad_() for _ in range(2))
+    low, high = (torch.full_like(advantage, bound) for bound in (0.8, 1.28))
+    loss, metrics = surrogate(ratio, advantage, *((low, high) if by_token else (0.8, 1.28)))
+    expected = -torch.minimum(expected_ratio * advantage, torch.clamp(expected_ratio, low, high) * advantage)
+    assert torch.equal(loss, expected)
+    slopes = [torch.autograd.grad(found.sum(), at)[0] for found, at in ((loss, ratio), (expected, expected_ratio))]
+    assert torch.equal(*slopes)
+    assert torch.equal(metrics["clip_frac_low"] > 0, (given_ratio < low) & (advantage < 0))
+    assert torch.equal(metrics["clip_frac_high"] > 0, (given_ratio > high) & (advantage > 0))
 
 
 def test_the_kl_estimate_is_the_golden_one() -> None:

@@ -1,5 +1,6 @@
 """The view of rows: statistics of groups, selection, and that every component reads what it declares alone."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,6 +104,33 @@ def test_statistics_are_those_of_each_rows_group() -> None:
     assert rows.by("group", "mode").count(torch.ones(5)).tolist() == [2, 2, 1, 2, 2]
     assert rows.having(mode="b").tolist() == [False, True, True, False, True]
     assert rows.having(mode=("a", "c"), group=7).tolist() == [True, False, False, True, False]
+
+
+@pytest.mark.parametrize("mask", [None, [True] * 6, [True, False, True, True, False, True]])
+def test_sums_and_means_are_those_of_each_rows_counted_tokens(mask: list[bool] | None) -> None:
+    # Rows of 2, 0, 3 and 1 tokens; a token that does not count may be NaN.
+    counted = mask or [True] * 6
+    rows = Rows({}, lengths=LENGTHS, mask=None if mask is None else torch.tensor(mask))
+    powers = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0]
+    values = torch.tensor([value if counts else math.nan for value, counts in zip(powers, counted, strict=True)])
+    values.requires_grad_()
+    sums = [3.0, 0.0, 28.0, 32.0] if all(counted) else [1.0, 0.0, 12.0, 32.0]
+    number = [2, 1, 3, 1] if all(counted) else [1, 1, 2, 1]
+    means = rows.row_mean(values)
+    assert rows.row_sum(values).tolist() == sums
+    assert means.tolist() == pytest.approx([total / n for total, n in zip(sums, number, strict=True)])
+    means.sum().backward()
+    of_row = [0, 0, 2, 2, 2, 3]
+    assert values.grad is not None
+    assert values.grad.tolist() == pytest.approx(
+        [counts / number[row] for counts, row in zip(counted, of_row, strict=True)]
+    )
+    assert rows.of_token(rows.row_sum(values)).tolist() == [sums[row] for row in of_row]
+
+
+def test_values_that_are_not_one_a_token_are_refused() -> None:
+    with pytest.raises(ColumnError, match="5 values do not fit 4 rows of 6 tokens"):
+        Rows({}, lengths=LENGTHS).row_sum(torch.zeros(5))
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.data())

@@ -140,7 +140,7 @@ def test_sspo_of_one_sentence_a_completion_is_gspo() -> None:
     assert sspo(view_)[0].tolist() == pytest.approx(gspo(view_, clip_low=0.04, clip_high=0.05)[0].tolist())
 
 
-@pytest.mark.parametrize("loss", [gspo_token, gmpo, sspo])
+@pytest.mark.parametrize("loss", [gspo, gspo_token, gmpo, sspo])
 def test_a_row_without_tokens_or_without_counted_ones_changes_nothing(loss: Loss) -> None:
     alone, _ = view([0.2, 0.1], [1, 1])
     among, _ = view([0.2, 0.1, 5.0], [1, 1, -1], [0, 2, 1, 0], mask=[True, True, False])

@@ -41,6 +41,7 @@ def asked(
     unscored: int = 0,
     fractions: Sequence[float] = (),
     more: Mapping[str, tuple[Ref, ...]] = {},
+    fits: int | None = None,
 ) -> tuple[Rows, StageResult]:
     """One call of wave 1 in round 3: a group `problem@r3h0` with these verdicts each, `shown` as its hint."""
     store, level = Store(tmp_path), int(shown is not None)
@@ -100,7 +101,7 @@ def asked(
         }
     )
     writer = store.writer(Ref("plan", "e" * 32))
-    facts = {"round": 3, "wave": 1, "call": call}
+    facts = {"round": 3, "wave": 1, "call": call, **({} if fits is None else {"fits": fits})}
     result = run(StageContext(store, inputs, writer, 13, Warm(), lambda frac, text="": None, facts), config)
     writer.commit()
     return store.read(writer.ref).to_pylist(), result
@@ -178,6 +179,15 @@ def test_refill_draws_as_many_problems_as_the_share_of_informative_groups_asks_f
     assert len(asked(tmp_path / "all", "refill", verdicts, problems=others)[0]) == 4  # (4 - 2) / (2 / 4)
     few, said = asked(tmp_path / "few", {"name": "refill", "groups": 5}, verdicts)
     assert (few, said.summary["skipped"]) == ([], {"no problem is left to draw": 1})
+
+
+@pytest.mark.parametrize(("fits", "drawn"), [(0, 0), (3, 0), (4, 1), (11, 2), (400, 6)])
+def test_a_wave_draws_no_more_problems_than_fit_a_budget(tmp_path: Path, fits: int, drawn: int) -> None:
+    # Six problems are asked for, as above, of four rollouts each.
+    verdicts: Verdicts = {"a": [True, False], "b": [True, True], "c": [False, False], "d": [False, True]}
+    others = [f"p{i}" for i in range(9)]
+    plan, _ = asked(tmp_path, {"name": "refill", "groups": 5}, verdicts, problems=others, fits=fits)
+    assert [row["problem_id"] for row in plan] == others[:drawn]
 
 
 def test_refill_by_a_band_and_with_the_recipes_filters(tmp_path: Path) -> None:
