@@ -53,7 +53,7 @@ def deployments() -> list[RunnerDeployment]:
     """Return one deployment for each flow; `train` carries the example schedule."""
     flows = [stages.stage_flow(each.name) for each in registry.stages().values() if each.verb]
     flows += [stages.profile, stages.evaluate]
-    others = [_deployment(flow) for flow in (comparison.compare, laboratory.lab, exchange.import_rollouts)]
+    others = [_deployment(comparison.compare), _deployment(laboratory.lab), _deployment(exchange.import_rollouts)]
     return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 
 

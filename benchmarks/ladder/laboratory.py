@@ -70,7 +70,8 @@ def report(rung: Rung, num_seeds: int) -> None:
     words = [word for name in rung.methods for word in ("--method", name)]
     looked = gradus("lab", run, *words, "--rounds", "100", "--ages", AGES)
     cells = looked["cells"]
-    tokens = gradus("sql", "select sum(tokens) from samples where purpose = 'train'", "--run", run)["rows"][0][0]
+    counted = "select sum(completion_tokens) from samples where purpose = 'train'"
+    tokens = gradus("sql", counted, "--run", run)["rows"][0][0]
     print(f"## {rung.title}\n\n| method | gain trained | {' | '.join(FIGURES)} | cosine to plain |\n{'|---' * 6}|")
     cosine = {each["method"]: each["cosine"] for each in looked["methods"]}
     for name, gain in zip(names, gains, strict=True):
