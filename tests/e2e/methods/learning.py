@@ -190,7 +190,7 @@ LEARNING_METHODS: Mapping[str, Check] = {
         rows(right, of_rows),
         plus=(Plus(f.reinforce, 1.0, f.rloo, rows(wrong, of_rows)), KL(0.01, mean=f.sequence_mean)),
     ),
-    "prorl": clipped(0.2, 0.4, mean=f.of_varied, plus=(KL(0.0001, mean=f.of_varied),)),
+    "prorl": clipped(0.2, 0.4, plus=(KL(0.0001),)),
     "rapo": Objective(plus=(Plus(forward_kl, 0.01),)),
     "skywork_or1": Objective(plus=(Plus(f.entropy, 0.006),)),
     "t1": Objective(plus=(KL(0.001), Plus(f.entropy, 0.001))),

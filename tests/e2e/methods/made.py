@@ -18,7 +18,7 @@ class Made:
     """Tables of a run, by stage and round; those of its evaluations and of its profile apart."""
 
     def __init__(self, program: Program, run: str) -> None:
-        self.program, named = program, ("stage_started", "stage_reused")
+        self.program, self.run, named = program, run, ("stage_started", "stage_reused")
         self.events = [each for each in program.events(run) if each["event"] in named]
 
     def of(self, stage: str, round: int | None = None, *purposes: str) -> list[Row]:

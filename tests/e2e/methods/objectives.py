@@ -20,6 +20,18 @@ Weight = Callable[[Step, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
+class AllOf:
+    """One check after the other."""
+
+    checks: tuple[Check, ...]
+
+    def __call__(self, program: Program, run: str) -> None:
+        """Raise AssertionError if one does."""
+        for each in self.checks:
+            each(program, run)
+
+
+@dataclass(frozen=True)
 class Plus:
     """A further term."""
 
@@ -63,7 +75,8 @@ class Objective:
         step = Step(program, run, self.update)
         assert step.steps == 2, "the update has two steps, of which the second moves nothing"
         expected = self.expected(step)
-        assert differs(step, expected) == ""
+        wrong = differs(step, expected)
+        assert not wrong, wrong
         plain = Objective().expected(step)
         assert self.is_grpo or differs(step, Expected(plain.loss)), "plain GRPO takes the same step here"
 
@@ -81,7 +94,8 @@ class Whole:
         loss = self.loss(step)
         slope = torch.autograd.grad(loss, step.now, retain_graph=True)[0]
         coefficient = -slope * len(step.length) * step.length[step.row]
-        assert differs(step, Expected(loss, coefficient, value=False)) == ""
+        wrong = differs(step, Expected(loss, coefficient, value=False))
+        assert not wrong, wrong
 
 
 def log_sigmoid(values: Tensor) -> Tensor:
@@ -253,3 +267,13 @@ def clipped(low: float = 0.2, high: float = 0.2, advantage: AtStep = f.grpo, mea
 
 KL = partial(Plus, f.k3)
 by_reward = partial(Objective, f.reinforce)
+
+
+def all_of(*checks: Check) -> AllOf:
+    """One check after the other."""
+    return AllOf(checks)
+
+
+def learns(check: Check) -> bool:
+    """Return whether the last step of a run is computed anew, for which it needs the settings `LEARNING`."""
+    return any(map(learns, check.checks)) if isinstance(check, AllOf) else isinstance(check, Objective | Whole)

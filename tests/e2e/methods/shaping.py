@@ -15,20 +15,10 @@ from tests.e2e.methods import formulas as f
 from tests.e2e.methods import objectives as o
 from tests.e2e.methods.given import each_origin, luffy, own_clip
 from tests.e2e.methods.made import Made, Row, by, failed, own, rate, same
-from tests.e2e.methods.objectives import Check, Objective, Plus, by_reward
+from tests.e2e.methods.objectives import Check, Objective, Plus, all_of, by_reward
 from tests.e2e.methods.step import Step
 
 ROUNDS = (1, 2)
-
-
-def all_of(*checks: Check) -> Check:
-    """One check after the other."""
-
-    def check(program: Program, run: str) -> None:
-        for each in checks:
-            each(program, run)
-
-    return check
 
 
 def in_rounds(each: Callable[[Made, int], None]) -> Check:
@@ -206,21 +196,15 @@ def range_value_at_risk(r: np.ndarray) -> np.ndarray:
     return (1.5 * -np.clip(low - r, 0, None) / 0.1 + inside) / 2.5
 
 
-def value_tracked(program: Program, run: str) -> None:
-    """SPO: reward less a value that earlier rounds know, over all rows; the value by counts that fade."""
-    made, known = Made(program, run), dict[str, np.ndarray]()
+def over_tracked_value(s: Step) -> Tensor:
+    """SPO, second round: reward less the value by counts of the profile and the first round, over all rows."""
+    made, known = Made(s.program, s.run), dict[str, float]()
     profile = {group[0]["problem_id"]: rate(group) for group in by(made.table("score", 0, "profile"), "problem_id")}
     for row in made.learned(1):
-        p = profile.get(row["problem_id"], 0.5)
-        known[row["problem_id"]] = np.array([8 * p + row["reward"], 8 * (1 - p) + 1 - row["reward"]])
+        known[row["problem_id"]] = (8 * profile.get(row["problem_id"], 0.5) + row["reward"]) / 9
     assert all(len(group) == 1 for group in made.groups(1))
-
-    def advantage(s: Step) -> Tensor:
-        value = [known[p][0] / known[p].sum() if p in known else 0.5 for p in (row["problem_id"] for row in s.table)]
-        over = s.reward - torch.tensor(value, dtype=torch.float64)
-        return (over - over.mean()) / over.std(correction=0)
-
-    Objective(advantage=advantage)(program, run)
+    over = s.reward - torch.tensor([known.get(row["problem_id"], 0.5) for row in s.table], dtype=torch.float64)
+    return (over - over.mean()) / over.std(correction=0)
 
 
 def rehearsed(s: Step) -> Tensor:
@@ -287,5 +271,5 @@ SHAPING_METHODS: Mapping[str, Check] = {
     "riskpo": all_of(in_rounds(bundled), Objective(advantage=f.by_group(range_value_at_risk))),
     "scaf_grpo": in_rounds(guided_is_right),
     "self": in_rounds(greedy_first),
-    "spo": value_tracked,
+    "spo": Objective(advantage=over_tracked_value),
 }

@@ -38,7 +38,7 @@ class Step:
         event = self.events_of("update")[update]
         self.round: int = event["round"]
         self.lake, self.inputs, self.output = program.home / "lake", event["inputs"], event["output"]
-        self.program = program
+        self.program, self.run = program, run
         steps = json.loads((self.lake / self.output / "_report.json").read_text())["steps"]
         self.metrics: Mapping[str, float] = steps[-1]
         self.steps = len(steps)
@@ -65,6 +65,12 @@ class Step:
     def events_of(self, stage: str) -> list[dict[str, Any]]:
         """The starts of a stage in the run's own rounds, in order."""
         return [each for each in self.events if each["stage"] == stage and each["purpose"] == "train"]
+
+    @property
+    def plans(self) -> list[dict[str, Any]]:
+        """The rows of the plans of its round, those of waves too."""
+        made = [e["output"] for e in self.events if e["round"] == self.round and e["stage"] in ("curate", "wave")]
+        return [row for each in made for row in self.program.rows(each)]
 
     def all_rows(self, *names: str) -> list[dict[str, Any]]:
         """The rows of inputs of the update, joined, those that it left out too."""

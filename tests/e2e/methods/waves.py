@@ -1,0 +1,451 @@
+"""Methods that sample again within a round, or have answers judged: one entry a method."""
+
+from collections.abc import Callable, Mapping
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from tests.e2e.conftest import Program
+from tests.e2e.methods import formulas as f
+from tests.e2e.methods.given import each_origin, luffy, own_clip
+from tests.e2e.methods.made import Made, Row, by, failed, own, rate, same
+from tests.e2e.methods.objectives import Check, Objective, Plus, all_of
+from tests.e2e.methods.shaping import in_rounds, part
+from tests.e2e.methods.step import Step
+
+
+def joins_failed(origin: str, *, n: int = 1) -> Callable[[Made, int], None]:
+    """Rows of an origin in the groups of which every own row failed, trained for the problem's own prompt."""
+
+    def check(made: Made, round: int) -> None:
+        found = 0
+        for group in made.groups(round):
+            mine, theirs = [row for row in group if own(row)], [row for row in group if row["origin"] == origin]
+            found += len(theirs)
+            assert not theirs or failed(mine)
+            assert len(theirs) % n == 0
+            for row in theirs:
+                assert row["trained_prompt_tokens"] == mine[0]["prompt_tokens"] != row["prompt_tokens"]
+        assert found
+
+    return check
+
+
+def text_of(made: Made, tokens: list[int]) -> str:
+    folder = made.program.home / "lake" / made.of("update", 1)[0]["inputs"]["policy"][0]
+    return AutoTokenizer.from_pretrained(folder).decode(tokens)
+
+
+# Hints
+
+
+def next_levels(made: Made, round: int) -> None:
+    """GHPO: levels 1 to 3 as long as a group fails whole; a group that was shown one takes its place."""
+    groups, learned = made.groups(round), {row["rollout_id"] for row in Step(made.program, made.run, round - 1).table}
+    levels = {group[0]["hint_level"] for group in groups}
+    assert {0, 1} <= levels <= {0, 1, 2, 3}
+    for group in groups:
+        higher = [g for g in groups if g[0]["problem_id"] == group[0]["problem_id"] and g[0]["hint_level"] > group[0]["hint_level"]]
+        assert not higher or failed(group)
+        if higher:
+            assert not learned & {row["rollout_id"] for row in group}
+
+
+def half_solved(made: Made, round: int) -> None:
+    """SEELE: the hint at which a logistic curve of slope 8 through a problem's rates is at one half."""
+    shares = {(row["problem_id"], row["level"]): row["fraction"] for row in made.table("hint")}
+    shares |= {(name, 0): 0.0 for name in made.problems}
+    seen = 0
+    for rows in by([row for row in made.learned(round) if own(row)], "problem_id"):
+        name = rows[0]["problem_id"]
+        calls = by(rows, "wave", "call")
+        tried = list[tuple[float, float]]()
+        levels = list[int]()
+        for number, call in enumerate(calls):
+            level = call[0]["hint_level"]
+            if number:
+                curve = np.arange(-100, 201) / 100
+                lost = [sum((p - 1 / (1 + np.exp(-8 * (h - b)))) ** 2 for h, p in tried) for b in curve]
+                wanted = float(curve[int(np.argmin(lost))])
+                known = {of: share for (each, of), share in shares.items() if each == name}
+                nearest = min(abs(share - wanted) for share in known.values())
+                assert abs(known[level] - wanted) <= nearest + 0.011
+                assert abs(tried[-1][1] - 0.5) > 0.125
+                assert len({row["group_id"] for row in rows}) == 1
+                seen += 1
+            tried.append((shares[name, level], rate(call)))
+            levels.append(level)
+        assert len(levels) == len(set(levels))
+    assert seen
+
+
+def own_hints(made: Made, round: int) -> None:
+    """SAGE: the policy writes a hint of each level for problems that fail whole, and is shown them in order."""
+    written = made.about(round, "written")
+    firsts = {group[0]["problem_id"] for group in made.first(round) if failed(group)}
+    assert {row["problem_id"] for row in written} == firsts
+    assert all(len(each) == 2 for each in by(written, "problem_id"))
+    said = {(row["problem_id"], text.strip()) for row in written if (text := row["completion"]).strip()}
+    shown = [row for row in made.learned(round) if row["hint_level"]]
+    assert {row["problem_id"] for row in shown} <= {name for name, _ in said}
+    for row in shown:
+        content = row["messages"][-1]["content"]
+        assert any(name == row["problem_id"] and content.endswith(text) for name, text in said)
+
+
+def fewest_points(program: Program, run: str) -> None:
+    """KnowRL: all points and all but one are tried; the smallest subset as good as the best is kept."""
+    made = Made(program, run)
+    kept = {row["problem_id"]: row for row in tracked_rows(made, 1, "know_rl")}
+    assert kept
+    for rows in by(made.about(1, "probe"), "problem_id"):
+        tried = {each[0]["subset"]: rate(each) for each in by(rows, "subset")}
+        assert {3, 2, 1} <= {*tried}
+        best = max(tried.values())
+        found = kept[rows[0]["problem_id"]]
+        enough = [each for each, accuracy in tried.items() if accuracy >= best]
+        assert int(found["kept"]).bit_count() == min(each.bit_count() for each in enough)
+        assert found["accuracy"] == best
+
+
+def tracked_rows(made: Made, round: int, name: str) -> list[Row]:
+    found = made.table("tracker", round)
+    return [{key.removeprefix(f"{name}."): value for key, value in row.items()} for row in found]
+
+
+def failed_get_hints(made: Made, round: int) -> None:
+    """A hint only where every rollout failed with less of the solution."""
+    hinted = [row for row in made.learned(round) if row["hint_level"]]
+    for problem in by(made.learned(round), "problem_id"):
+        if any(row["hint_level"] for row in problem):
+            assert failed([row for row in problem if not row["hint_level"]])
+    assert bool(hinted) == (round == 2)
+
+
+# More rollouts
+
+
+def until_enough(low: float, high: float) -> Callable[[Made, int], None]:
+    """Further problems while fewer groups than the first plan has are neither all right nor all wrong."""
+
+    def check(made: Made, round: int) -> None:
+        first = made.first(round)
+        enough = sum(0 < rate(group) < 1 and low <= rate(group) <= high for group in first)
+        more = [row for row in made.learned(round) if row["wave"]]
+        assert enough < len(first)
+        assert more
+
+    return check
+
+
+def knapsack(made: Made, round: int) -> None:
+    """The counts that make the most of 8 rollouts a group: by value, the best of all that add up to the same."""
+    history = {row["problem_id"]: row["history"] for row in made.given("curate", "difficulty", round)}
+    groups = made.groups(round)
+    p = np.array([(history[group[0]["problem_id"]] or [0.5])[-1] for group in groups])
+    n = np.array([len(group) for group in groups])
+    assert n.sum() == 8 * len(groups)
+
+    def value(counts: Any) -> float:
+        return float(((1 - p**counts - (1 - p) ** counts) * p * (1 - p) ** 2).sum())
+
+    best = np.full(len(groups), 2)
+    for _ in range(int(n.sum() - best.sum())):
+        gains = [value(best + (np.arange(len(p)) == at)) - value(best) for at in range(len(p))]
+        best[int(np.argmax(gains))] += 1
+    assert np.isclose(value(n), value(best))
+    assert len({*n}) > 1
+
+
+def pinned_down(made: Made, round: int) -> None:
+    """XRPO: half as many rollouts again, one by one to the group whose interval shrinks most."""
+    first, extra = made.first(round), [row for row in made.learned(round) if row["wave"] and own(row)]
+    n = np.array([len(group) for group in first], dtype=np.float64)
+    s = np.array([np.std([row["reward"] for row in group], ddof=1) for group in first])
+    more = np.zeros(len(n), dtype=int)
+
+    def half(counts: Any) -> Any:
+        return stdtrit(counts - 1, 0.975) * s / np.sqrt(counts)
+
+    for _ in range(int(np.ceil(n.sum() / 2))):
+        at = int(np.argmax(half(n) - half(n + 1) + 0.1 * np.sqrt(np.log(1 + n.sum()) / n)))
+        n[at] += 1
+        more[at] += 1
+    groups = [group[0]["group_id"] for group in first]
+    assert [sum(row["group_id"] == name for row in extra) for name in groups] == more.tolist()
+
+
+def branches(key: Callable[[Made, int, Row], list[float]], num: Callable[[list[Row]], int]) -> Check:
+    """Two branches of as many rollouts of each group as there should be, from the place of the largest key."""
+
+    def check(made: Made, round: int) -> None:
+        for group in made.groups(round):
+            parents = [row for row in group if not row["parent"]]
+            keys = {row["rollout_id"]: key(made, round, row) for row in parents}
+            chosen = sorted(parents, key=lambda row: -max(keys[row["rollout_id"]]))[: num(parents)]
+            made_of = by([row for row in group if row["parent"]], "parent")
+            least = min(max(keys[row["rollout_id"]]) for row in chosen)
+            assert len(made_of) == len(chosen)
+            for branch in made_of:
+                (parent,) = (row for row in parents if row["rollout_id"] == branch[0]["parent"])
+                values = keys[parent["rollout_id"]]
+                at = int(np.argmax(values))
+                assert max(values) >= least - 1e-6
+                assert len(branch) == 2
+                for row in branch:
+                    assert row["completion_tokens"][:at] == parent["completion_tokens"][:at]
+                    assert row["spans"][0]["end"] <= at or row["spans"][0]["trained"]
+
+    return in_rounds(check)
+
+
+def improbable(_made: Made, _round: int, row: Row) -> list[float]:
+    return [-value for value in row["logprobs"]]
+
+
+def entropies(made: Made, round: int, row: Row) -> list[float]:
+    """By a forward pass of the policy of the round."""
+    step = Step(made.program, made.run, round - 1)
+    step.rollouts, step.temperature = [row], torch.ones(1)
+    step.row = torch.zeros(len(row["completion_tokens"]), dtype=torch.int64)
+    logp = step.all_of(step.inputs["policy"][0], [row["prompt_tokens"]])
+    return (-(logp.exp() * logp).sum(-1)).tolist()
+
+
+def expanded(group: list[Row]) -> int:
+    return int(np.ceil(len(group) * np.exp(-rate(group))))
+
+
+def thinks_again(made: Made, round: int) -> None:
+    """VL-Rethinker: a quarter of the finished rollouts goes on after a phrase, which nobody sampled, in their place."""
+    rows = made.learned(round)
+    firsts = [row for row in rows if not row["wave"] and row["finish_reason"] == "stop"]
+    again = [row for row in rows if row["parent"]]
+    assert len(again) == len(firsts) // 4 > 0
+    known = {row["rollout_id"]: row for row in firsts}
+    learned = {row["rollout_id"] for row in Step(made.program, made.run, round - 1).table}
+    for row in again:
+        kept = known[row["parent"]]["completion_tokens"][:-1]
+        assert row["completion_tokens"][: len(kept)] == kept
+        assert any(span["source"] == "inserted" and not span["trained"] for span in row["spans"])
+        assert row["parent"] not in learned
+        assert row["rollout_id"] in learned
+
+
+def replayed(made: Made, round: int) -> None:
+    """Stored groups with both outcomes for those without, from the second round on."""
+    again = [row for row in made.learned(round) if row["recall"]]
+    flat = sum(len({row["reward"] for row in group}) == 1 for group in made.first(round))
+    stored = [group for group in made.groups(1) if len({row["reward"] for row in group}) == 2]
+    assert round == 1 or len({row["group_id"] for row in again}) == min(flat, len(stored)) > 0
+    assert all(0 < rate(group) < 1 for group in by(again, "group_id"))
+
+
+def predicted_near_half(made: Made, round: int) -> None:
+    """DOTS: the reference set is not learned from; others are sampled by its pass rates, and earlier groups."""
+    rows = made.learned(round)
+    first, later = ([row for row in rows if bool(row["wave"]) == after] for after in (False, True))
+    assert not any(row["taken"] for row in first)
+    assert all(row["taken"] for row in later)
+    asked = [row for row in later if not row["recall"]]
+    assert len({row["problem_id"] for row in asked}) == 6
+    assert not {row["problem_id"] for row in asked} & {row["problem_id"] for row in first}
+    assert round == 1 or any(row["recall"] for row in later)
+
+
+# What others say
+
+
+def judged(use: str, made: Made, round: int) -> dict[str, list[Row]]:
+    """What was said of each row that the policy learns from."""
+    found = {row["rollout_id"]: list[Row]() for row in made.learned(round)}
+    for row in made.about(round, use):
+        for each in row["about"]:
+            found.get(each, []).append(row)
+    return found
+
+
+def reward_of(each: Callable[[Row, list[float]], float], use: str = "judge") -> Check:
+    """The reward of each row by what a judge said of it."""
+
+    def check(made: Made, round: int) -> None:
+        said = judged(use, made, round)
+        rows = [row for row in made.learned(round) if said[row["rollout_id"]] and not row["recall"]]
+        known = [[s["reward"] for s in said[row["rollout_id"]] if s["reward"] is not None] for row in rows]
+        same(
+            [row["shaped"] for row, values in zip(rows, known, strict=True) if values],
+            [each(row, values) for row, values in zip(rows, known, strict=True) if values],
+        )
+
+    return in_rounds(check)
+
+
+def wins(made: Made, round: int) -> None:
+    """Pref-GRPO under a judge that prefers the shorter answer: the share of the others that is longer."""
+    found, expected = list[float](), list[float]()
+    for group in made.groups(round):
+        size = [len(row["completion"]) for row in group]
+        pairs = [row for row in made.about(round, "judge") if row["about"][0] in {r["rollout_id"] for r in group}]
+        assert len(pairs) == len(list(combinations(group, 2)))
+        for i, row in enumerate(group):
+            shorter = [j for j in range(len(group)) if j != i and size[i] < size[j]]
+            equal = [pair for pair in pairs if {row["rollout_id"]} < {*pair["about"]} and tie(pair, group)]
+            first = sum(pair["about"][0] == row["rollout_id"] for pair in equal)
+            found.append(row["shaped"])
+            expected.append((len(shorter) + first) / (len(group) - 1))
+    same(found, expected)
+
+
+def tie(pair: Row, group: list[Row]) -> bool:
+    return len({len(row["completion"]) for row in group if row["rollout_id"] in pair["about"]}) == 1
+
+
+def role_update(made: Made, round: int, role: str) -> list[Row]:
+    """The rows of the batch that a role learns from, joined with what they are."""
+    known = {row["rollout_id"]: row for row in made.sampled(round)}
+    shaped = made.table("shape", round, role)
+    return [{**known[row["rollout_id"]], "shaped": row["reward"]} for row in shaped if known[row["rollout_id"]]["role"] == role]
+
+
+def verifier_agrees(made: Made, round: int) -> None:
+    """Tango: the verifier is rewarded for verdicts that the outcome confirms."""
+    right = {row["rollout_id"]: float(row["correct"]) for row in made.learned(round)}
+    rows = role_update(made, round, "verifier")
+    same([row["shaped"] for row in rows], [float(row["reward"] == right[row["about"][0]]) for row in rows])
+
+
+def judge_of_chunks(made: Made, round: int) -> None:
+    """StepWiser: the judge is rewarded for saying good where a chunk keeps 0.8 of the value before it."""
+    plans = {row["group_id"]: row for row in made.plan(round) if row.get("use") == "judge"}
+    rows = role_update(made, round, "judge")
+    good = [plans[row["group_id"]] for row in rows]
+    same(
+        [row["shaped"] for row in rows],
+        [float(row["reward"] == (p["value"] / (p["before"] + 1e-3) > 0.8)) for row, p in zip(rows, good, strict=True)],
+    )
+
+
+def wrong_answer_refined(made: Made, round: int) -> None:
+    """Critique-GRPO: the first wrong answer of each group is criticised, and written anew in that group."""
+    first = {next(row["rollout_id"] for row in group if not row["correct"]) for group in made.first(round) if rate(group) < 1}
+    critiques = made.about(round, "critique")
+    assert {row["about"][0] for row in critiques} == first
+    refined = [row for row in made.learned(round) if row["origin"] == "refined"]
+    said = [row for row in critiques if row["completion"]]
+    assert len(refined) == len(said) > 0
+    assert all(row["trained_prompt_tokens"] != row["prompt_tokens"] for row in refined)
+
+
+def credited(s: Step) -> Tensor:
+    """SPO-chain: the change of the mean reward of continuations across each segment."""
+    values = {row["rollout_id"]: dict[int, list[float]]() for row in s.rollouts}
+    inherited = {row["group_id"]: row["branch_at"] for row in s.plans if row.get("use") == "value"}
+    for row in s.all_rows("rollouts", "scores"):
+        if row.get("use") == "value" and row["about"][0] in values:
+            values[row["about"][0]].setdefault(inherited[row["group_id"]], []).append(row["reward"])
+    mean, found = s.by_group(np.mean), list[float]()
+    for at, row in enumerate(s.rollouts):
+        cuts = sorted(values[row["rollout_id"]].items())
+        levels = [float(mean[at]), *(float(np.mean(each)) for _, each in cuts), float(s.reward[at])]
+        places = [0, *(place for place, _ in cuts), int(s.length[at])]
+        for number, gain in enumerate(np.diff(levels)):
+            found += [float(gain)] * (places[number + 1] - places[number])
+    return torch.tensor(found, dtype=torch.float64)
+
+
+def probable_left_out(s: Step, _a: Tensor) -> Tensor:
+    kept = (s.sampler.exp() < 0.9).double()
+    return kept / kept.mean()
+
+
+def wrong_steps(s: Step) -> Tensor:
+    """CAPO: 2 r - 1 in steps that most critiques call wrong, over the tokens of a group."""
+    marked = torch.zeros(len(s.row), dtype=torch.float64)
+    first = s.length.cumsum(0) - s.length
+    for at, row in enumerate(s.batch):
+        for mark in row["marks"] or ():
+            marked[int(first[at]) + mark["start"] : int(first[at]) + mark["end"]] = 1
+    assert marked.any()
+    reward, found = 2 * s.reward[s.row] - marked, torch.zeros_like(marked)
+    for group in s.group.unique():
+        tokens = s.group[s.row] == group
+        if float(reward[tokens].max() - reward[tokens].min()) > 0:
+            found[tokens] = (reward[tokens] - reward[tokens].mean()) / (reward[tokens].std() + 1e-4)
+    return found
+
+
+def voted(made: Made, round: int) -> None:
+    """CAPO: a step is marked if more than half of the critiques of its answer name it."""
+    plans = {row["group_id"]: row for row in made.plan(round) if row.get("use") == "critique"}
+    marks = {row["rollout_id"]: row["marks"] or [] for row in made.table("shape", round)}
+    seen = 0
+    for answer, rows in judged("critique", made, round).items():
+        votes = [{int(mark["value"]) for mark in row["marks"] or ()} for row in rows if row["reward"] is not None]
+        steps = {step for each in votes for step in each}
+        if not rows:
+            continue
+        plan = plans[rows[0]["group_id"]]
+        expected = {
+            (plan["starts"][step - 1], plan["ends"][step - 1])
+            for step in steps
+            if 1 <= step <= len(plan["starts"]) and sum(step in each for each in votes) > len(votes) / 2
+        }
+        assert {(mark["start"], mark["end"]) for mark in marks[answer]} == expected
+        seen += len(expected)
+    assert seen
+
+
+def of(origin: str, *, right: bool = False) -> Callable[[Step], Tensor]:
+    """Rows of an origin."""
+
+    def at(s: Step) -> Tensor:
+        found = torch.tensor([float(row["origin"] == origin) for row in s.table], dtype=torch.float64)
+        return found * s.correct if right else found
+
+    return at
+
+
+def sft(s: Step, _a: Tensor) -> Tensor:
+    return -s.now
+
+
+WAVE_METHODS: Mapping[str, Check] = {
+    "attn_rl": branches(improbable, expanded),
+    "capo": all_of(in_rounds(voted), Objective(own_clip, wrong_steps)),
+    "critique_grpo": all_of(
+        in_rounds(wrong_answer_refined), Objective(each_origin(own_clip, luffy), f.dr_grpo)
+    ),
+    "dots": in_rounds(predicted_near_half),
+    "expo": all_of(
+        in_rounds(joins_failed("explained")),
+        Objective(mean=part(of("own")), plus=(Plus(sft, 0.1, mean=part(of("explained", right=True))),)),
+    ),
+    "ghpo": in_rounds(next_levels),
+    "guide_grpo": all_of(in_rounds(joins_failed("guided")), Objective(each_origin(own_clip, f.behaviour_clip))),
+    "knapsack_rl": in_rounds(knapsack),
+    "know_rl": fewest_points,
+    "mpo": reward_of(lambda _row, said: float(np.mean(said))),
+    "pref_grpo": in_rounds(wins),
+    "regft": Objective(sft, mean=part(of("guided", right=True))),
+    "rgr_grpo": reward_of(lambda _row, said: float(np.mean(said))),
+    "sage": in_rounds(own_hints),
+    "seele": in_rounds(half_solved),
+    "skywork_r1v2": all_of(
+        reward_of(lambda row, said: row["reward"] + 0.5 * float(np.mean(said))), in_rounds(replayed)
+    ),
+    "spo_chain": Objective(own_clip, credited, weight=probable_left_out),
+    "stepwiser": in_rounds(judge_of_chunks),
+    "surface": in_rounds(failed_get_hints),
+    "tango": all_of(
+        in_rounds(verifier_agrees), reward_of(lambda row, said: row["reward"] + 0.5 * float(np.mean(said)))
+    ),
+    "tree_branches": branches(improbable, lambda _group: 1),
+    "tree_entropy": branches(entropies, lambda _group: 1),
+    "vl_rethinker": in_rounds(thinks_again),
+    "xrpo": all_of(in_rounds(pinned_down), in_rounds(joins_failed("guided"))),
+}
