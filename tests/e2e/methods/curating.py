@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -104,7 +103,9 @@ def tracked(made: Made, round: int, name: str) -> list[Row]:
     return [{key.removeprefix(f"{name}."): value for key, value in row.items()} for row in found]
 
 
-def over_rounds(name: str, key: str, columns: tuple[str, ...], step: Callable[..., dict[str, tuple[float, ...]]]) -> Check:
+def over_rounds(
+    name: str, key: str, columns: tuple[str, ...], step: Callable[..., dict[str, tuple[float, ...]]]
+) -> Check:
     """A tracker's table after each round is what a rule makes of that before and the rows of the round."""
 
     def check(program: Program, run: str) -> None:
@@ -197,7 +198,9 @@ def concentration(made: Made) -> dict[str, float]:
     found = dict[str, float]()
     for name, row in made.problems.items():
         with torch.no_grad():
-            states = model(torch.tensor([encode(row["question"] + "\n")]), output_hidden_states=True).hidden_states[-1][0]
+            states = model(torch.tensor([encode(row["question"] + "\n")]), output_hidden_states=True).hidden_states[-1][
+                0
+            ]
         cosines = torch.nn.functional.cosine_similarity(states[:, None], states[None], dim=-1)
         found[name] = float(cosines[~torch.eye(len(states), dtype=torch.bool)].mean())
     return found

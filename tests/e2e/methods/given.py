@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +39,9 @@ def likeliest(s: Step, k: int = 4) -> tuple[Tensor, Tensor]:
 
 def gkd(s: Step, _a: Tensor) -> Tensor:
     """KL(teacher || policy) with all other tokens as one."""
-    rest = [torch.cat([each, (1 - each.exp().sum(-1, keepdim=True)).clamp(min=1e-6).log()], -1) for each in likeliest(s)]
+    rest = [
+        torch.cat([each, (1 - each.exp().sum(-1, keepdim=True)).clamp(min=1e-6).log()], -1) for each in likeliest(s)
+    ]
     return (rest[0].exp() * (rest[0] - rest[1])).sum(-1)
 
 
@@ -151,7 +152,8 @@ def conflicts(s: Step, a: Tensor) -> Tensor:
         for turned in (0, 1):
             ordered = [each[::-1] if turned else each for each in (text, *others)]
             while shared[turned] < len(text) and any(
-                len(each) > shared[turned] and each[shared[turned]] == ordered[0][shared[turned]] for each in ordered[1:]
+                len(each) > shared[turned] and each[shared[turned]] == ordered[0][shared[turned]]
+                for each in ordered[1:]
             ):
                 shared[turned] += 1
         weight, factor = torch.ones(len(text), dtype=torch.float64), 2.0 if side[row] > 0 else 0.0

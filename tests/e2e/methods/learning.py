@@ -11,6 +11,7 @@ from tests.e2e.methods import objectives as o
 from tests.e2e.methods.objectives import KL, Check, Objective, Plus, Whole, by_reward, clipped
 from tests.e2e.methods.step import Step
 
+
 def at_1(s: Step) -> Tensor:
     """(M,): log-prob of the policy at temperature 1."""
     return s.taken(s.logits(s.policy, at_1=True).log_softmax(-1))
@@ -34,8 +35,12 @@ def of_rows(s: Step, there: Tensor) -> Tensor:
     return mean / mean.sum()
 
 
-right: Callable[[Step], Tensor] = lambda s: s.correct
-wrong: Callable[[Step], Tensor] = lambda s: 1 - s.correct
+def right(s: Step) -> Tensor:
+    return s.correct
+
+
+def wrong(s: Step) -> Tensor:
+    return 1 - s.correct
 
 
 def sft(s: Step, _a: Tensor) -> Tensor:

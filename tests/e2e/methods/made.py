@@ -52,7 +52,10 @@ class Made:
     def planned(self, round: int) -> list[Row]:
         """The problems of the first plan of a round, with what was known of each."""
         known = {row["problem_id"]: row for row in self.given("curate", "difficulty", round)}
-        return [{**self.problems[row["problem_id"]], **known.get(row["problem_id"], {})} for row in self.table("curate", round)]
+        return [
+            {**self.problems[row["problem_id"]], **known.get(row["problem_id"], {})}
+            for row in self.table("curate", round)
+        ]
 
     @cache  # noqa: B019 - a check makes one and is done
     def sampled(self, round: int) -> list[Row]:

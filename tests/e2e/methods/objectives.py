@@ -41,11 +41,15 @@ class Plus:
     mean: AtStep = f.token_mean
 
 
+USUAL = f.clip(0.2, 0.28)
+"""The loss of the recipe."""
+
+
 @dataclass(frozen=True)
 class Objective:
     """A method whose defining behaviour is the gradient that it takes."""
 
-    loss: f.Loss = f.clip(0.2, 0.28)
+    loss: f.Loss = USUAL
     advantage: AtStep = f.grpo
     mean: AtStep = f.token_mean
     weight: Weight | None = None
@@ -65,9 +69,9 @@ class Objective:
         weight = 1.0 if self.weight is None else self.weight(step, of_tokens).detach()
         total = (self.mean(step) * weight * self.loss(step, of_tokens)).sum()
         for each in self.plus:
-            total = total + each.coefficient * (
-                each.mean(step) * each.loss(step, each.advantage(step)[step.row])
-            ).nansum()
+            total = (
+                total + each.coefficient * (each.mean(step) * each.loss(step, each.advantage(step)[step.row])).nansum()
+            )
         return Expected(total, advantage)
 
     def __call__(self, program: Program, run: str) -> None:
@@ -231,7 +235,9 @@ def without_outliers(a: Tensor) -> Tensor:
 # Importance weights: of the policy before the update (`old`), or of the step (`now`), to the sampler
 
 
-def importance(policy: str, level: str = "none", cap: float = 2.0, rejects: Callable[[Step, Tensor], Tensor] | None = None) -> Weight:
+def importance(
+    policy: str, level: str = "none", cap: float = 2.0, rejects: Callable[[Step, Tensor], Tensor] | None = None
+) -> Weight:
     """min(w, cap) by token, completion or geometric mean, in completions that `rejects` does not leave out."""
 
     def weight(s: Step, _a: Tensor) -> Tensor:
@@ -260,7 +266,9 @@ def icepop(policy: str) -> Weight:
     return weight
 
 
-def clipped(low: float = 0.2, high: float = 0.2, advantage: AtStep = f.grpo, mean: AtStep = f.token_mean, **more: Any) -> Objective:
+def clipped(
+    low: float = 0.2, high: float = 0.2, advantage: AtStep = f.grpo, mean: AtStep = f.token_mean, **more: Any
+) -> Objective:
     """The clipped surrogate."""
     return Objective(f.clip(low, high), advantage, mean, **more)
 

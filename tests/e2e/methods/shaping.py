@@ -258,9 +258,7 @@ SHAPING_METHODS: Mapping[str, Check] = {
     ),
     "dph_rl": all_of(
         in_rounds(solved_before),
-        Objective(
-            mean=part(lambda s: 1 - rehearsed(s)), plus=(Plus(drift, 0.01, mean=part(rehearsed)),)
-        ),
+        Objective(mean=part(lambda s: 1 - rehearsed(s)), plus=(Plus(drift, 0.01, mean=part(rehearsed)),)),
     ),
     "empo": all_of(takes(neither_sure_nor_lost), rewards(shares)),
     "evol_rl": rewards(majority_and_novelty),

@@ -23,7 +23,7 @@ from tests.e2e.conftest import Program
 DECAY = 0.5
 LEARNING = (
     *("update.epochs=2", "update.minibatch_groups=0", "update.warmup_steps=0", "update.lr=1e-4"),
-    *(f"update.ema_decay={DECAY}", "curate.sample.n=8"),
+    f"update.ema_decay={DECAY}",
 )
 """Settings of a run whose last step can be computed anew."""
 AtStep = Callable[["Step"], Tensor]

@@ -50,7 +50,11 @@ def next_levels(made: Made, round: int) -> None:
     levels = {group[0]["hint_level"] for group in groups}
     assert {0, 1} <= levels <= {0, 1, 2, 3}
     for group in groups:
-        higher = [g for g in groups if g[0]["problem_id"] == group[0]["problem_id"] and g[0]["hint_level"] > group[0]["hint_level"]]
+        higher = [
+            g
+            for g in groups
+            if g[0]["problem_id"] == group[0]["problem_id"] and g[0]["hint_level"] > group[0]["hint_level"]
+        ]
         assert not higher or failed(group)
         if higher:
             assert not learned & {row["rollout_id"] for row in group}
@@ -309,7 +313,11 @@ def role_update(made: Made, round: int, role: str) -> list[Row]:
     """The rows of the batch that a role learns from, joined with what they are."""
     known = {row["rollout_id"]: row for row in made.sampled(round)}
     shaped = made.table("shape", round, role)
-    return [{**known[row["rollout_id"]], "shaped": row["reward"]} for row in shaped if known[row["rollout_id"]]["role"] == role]
+    return [
+        {**known[row["rollout_id"]], "shaped": row["reward"]}
+        for row in shaped
+        if known[row["rollout_id"]]["role"] == role
+    ]
 
 
 def verifier_agrees(made: Made, round: int) -> None:
@@ -332,7 +340,9 @@ def judge_of_chunks(made: Made, round: int) -> None:
 
 def wrong_answer_refined(made: Made, round: int) -> None:
     """Critique-GRPO: the first wrong answer of each group is criticised, and written anew in that group."""
-    first = {next(row["rollout_id"] for row in group if not row["correct"]) for group in made.first(round) if rate(group) < 1}
+    first = {
+        next(row["rollout_id"] for row in group if not row["correct"]) for group in made.first(round) if rate(group) < 1
+    }
     critiques = made.about(round, "critique")
     assert {row["about"][0] for row in critiques} == first
     refined = [row for row in made.learned(round) if row["origin"] == "refined"]
@@ -417,9 +427,7 @@ def sft(s: Step, _a: Tensor) -> Tensor:
 WAVE_METHODS: Mapping[str, Check] = {
     "attn_rl": branches(improbable, expanded),
     "capo": all_of(in_rounds(voted), Objective(own_clip, wrong_steps)),
-    "critique_grpo": all_of(
-        in_rounds(wrong_answer_refined), Objective(each_origin(own_clip, luffy), f.dr_grpo)
-    ),
+    "critique_grpo": all_of(in_rounds(wrong_answer_refined), Objective(each_origin(own_clip, luffy), f.dr_grpo)),
     "dots": in_rounds(predicted_near_half),
     "expo": all_of(
         in_rounds(joins_failed("explained")),
