@@ -167,28 +167,35 @@ def unlike_each_other(_known: Any, rows: list[Row]) -> Any:
     return found
 
 
+def responses(counts: Mapping[tuple[str, int], list[int]]) -> tuple[dict[str, float], float]:
+    """Difficulties, and the ability of the newest policy, of the largest posterior of right and wrong answers."""
+    names, when = sorted({name for name, _ in counts}), sorted({each for _, each in counts})
+
+    def lost(x: Any) -> float:
+        theta, b = dict(zip(when, x, strict=False)), dict(zip(names, x[len(when) :], strict=True))
+        z = {(name, each): theta[each] - b[name] for name, each in counts}
+        fit = sum(r * np.log(expit(z[at])) + w * np.log(expit(-z[at])) for at, (r, w) in counts.items())
+        return float(-fit + (x[: len(when)] ** 2).sum() / 2 + (x[len(when) :] ** 2).sum() / 8)
+
+    best = minimize(lost, np.zeros(len(when) + len(names)), method="BFGS").x
+    return dict(zip(names, best[len(when) :], strict=True)), float(best[len(when) - 1])
+
+
 def rasch(program: Program, run: str) -> None:
-    """Abilities and difficulties of the largest posterior, by another optimiser; certain problems are not planned."""
+    """Abilities and difficulties by another optimiser; problems whose outcome is certain are not planned."""
     made, counts = Made(program, run), dict[tuple[str, int], list[int]]()
     for round in (1, 2):
         for row in made.learned(round):
             if own(row) and not row["hint_level"]:
                 counts.setdefault((row["problem_id"], round), [0, 0])[not row["correct"]] += 1
-        names, when = sorted({name for name, _ in counts}), sorted({each for _, each in counts})
-
-        def lost(x: Any) -> float:
-            theta, b = dict(zip(when, x, strict=False)), dict(zip(names, x[len(when) :], strict=True))
-            z = {(name, each): theta[each] - b[name] for name, each in counts}
-            fit = sum(r * np.log(expit(z[at])) + w * np.log(expit(-z[at])) for at, (r, w) in counts.items())
-            return float(-fit + (x[: len(when)] ** 2).sum() / 2 + (x[len(when) :] ** 2).sum() / 8)
-
-        best = minimize(lost, np.zeros(len(when) + len(names)), method="BFGS").x
+        difficulty, ability = responses(counts)
         found = {row["problem_id"]: row for row in tracked(made, round, "irt")}
-        np.testing.assert_allclose([found[name]["difficulty"] for name in names], best[len(when) :], atol=1e-2)
-        np.testing.assert_allclose([found[name]["ability"] for name in names], best[len(when) - 1], atol=1e-2)
-        if round == 2:
-            before = {row["problem_id"]: row["rate"] for row in tracked(made, 1, "irt")}
-            assert all(0.1 <= before.get(row["problem_id"], 0.5) <= 0.9 for row in made.planned(2))
+        np.testing.assert_allclose(
+            [found[name]["difficulty"] for name in difficulty], [*difficulty.values()], atol=1e-2
+        )
+        np.testing.assert_allclose([row["ability"] for row in found.values()], ability, atol=1e-2)
+    before = {row["problem_id"]: row["rate"] for row in tracked(made, 1, "irt")}
+    assert all(0.1 <= before.get(row["problem_id"], 0.5) <= 0.9 for row in made.planned(2))
 
 
 def concentration(made: Made) -> dict[str, float]:

@@ -42,7 +42,10 @@ ngrpo = by_group(
     of_equal=True,
 )
 univg_r1 = by_group(lambda r: np.exp(1 - r.mean()) * z(r))
-own_reward: AtStep = lambda s: s.reward
+
+
+def own_reward(s: Step) -> Tensor:
+    return s.reward
 
 
 def over_batch(each: Callable[[Any], Any], scale: Callable[[Any, Any], Any]) -> AtStep:

@@ -218,7 +218,7 @@ def disagreement(s: Step, _a: Tensor) -> Tensor:
             counted = torch.zeros(logp.shape[1], dtype=torch.bool)
             counted[top.indices.flatten()] = True
             floor = torch.maximum(logp, top.values[:, -1:])[:, counted]
-            d = floor.mean(0) - floor
+            d = (floor.mean(0) - floor).clamp(-11, 11)
             found[at] = (d.exp() - d - 1).sum() / len(at)
             places += at
         least, most = found[places].min(), found[places].max()

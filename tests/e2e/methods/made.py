@@ -81,6 +81,11 @@ class Made:
         """The policy's rows by group."""
         return by(self.learned(round), "group_id")
 
+    def standing(self, round: int) -> list[list[Row]]:
+        """The same without groups in whose place a hinted one is learned from."""
+        hinted = {row["problem_id"] for row in self.learned(round) if row["hint_level"]}
+        return [rows for rows in self.groups(round) if rows[0]["hint_level"] or rows[0]["problem_id"] not in hinted]
+
     def first(self, round: int) -> list[list[Row]]:
         """The groups of the first plan of a round, without what waves added."""
         return by([row for row in self.learned(round) if not row["wave"] and own(row)], "group_id")

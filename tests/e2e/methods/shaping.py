@@ -46,7 +46,8 @@ def takes(each: Callable[[list[Row]], list[bool]]) -> Check:
     """The rows of a group that the batch takes, by the group; some are left out."""
 
     def check(program: Program, run: str) -> None:
-        groups = [group for round in ROUNDS for group in Made(program, run).groups(round)]
+        made = Made(program, run)
+        groups = [group for round in ROUNDS for group in made.standing(round)]
         found = [row["taken"] for group in groups for row in group]
         assert found == [x for group in groups for x in each(group)]
         assert not all(found)
@@ -92,8 +93,8 @@ def majority_and_novelty(group: list[Row]) -> list[float]:
 
 def short_answers(made: Made, round: int) -> None:
     """GRPO-lambda: right rows of the fifth of the groups that are solved most lose reward by their length."""
-    groups = made.groups(round)
-    least = sorted(map(rate, groups), reverse=True)[: max(1, round(0.2 * len(groups)))][-1]
+    groups = made.standing(round)
+    least = sorted(map(rate, groups), reverse=True)[: max(1, int(np.rint(0.2 * len(groups))))][-1]
     found, expected = list[float](), list[float]()
     for group in groups:
         length = np.array([len(row["completion_tokens"]) for row in group if row["correct"]])
@@ -111,13 +112,14 @@ def short_answers(made: Made, round: int) -> None:
 # A part of each group
 
 
-def most_varied(num: int) -> Callable[[list[Row]], list[bool]]:
-    """As many rows as have the largest variance, compared with every choice of rows where there are few."""
+def most_varied(frac: Callable[[int], float]) -> Callable[[list[Row]], list[bool]]:
+    """A share of the rows, by round, of the largest variance: compared with every choice of rows if they are few."""
 
     def each(group: list[Row]) -> list[bool]:
+        num = int(np.ceil(frac(group[0]["round"]) * len(group)))
         taken = [row["taken"] for row in group]
         reward = np.array([row["reward"] for row in group])
-        assert sum(taken) == min(num, len(group))
+        assert sum(taken) == num
         if len(group) <= 8:
             best = max(float(np.var(choice)) for choice in combinations(reward, num))
         else:  # of zeros and ones: as even as can be
@@ -253,7 +255,7 @@ SHAPING_METHODS: Mapping[str, Check] = {
     "ampo": all_of(takes(understood_in_place_of_wrong), Objective(each_origin(own_clip, luffy))),
     "balanced": takes(in_band),
     "d3s": all_of(
-        takes(most_varied(2)),
+        takes(most_varied(lambda round: 0.25 + 0.75 * (round - 1) / 49)),
         Objective(weight=lambda s, a: o.top(a.abs() * s.entropy.detach(), 0.2 + 0.8 * (s.round - 1) / 49)),
     ),
     "dph_rl": all_of(
@@ -264,7 +266,7 @@ SHAPING_METHODS: Mapping[str, Check] = {
     "evol_rl": rewards(majority_and_novelty),
     "grpo_lambda": in_rounds(short_answers),
     "icpo": all_of(takes(exemplified), in_rounds(bonus)),
-    "pods": takes(most_varied(8)),
+    "pods": takes(most_varied(lambda _round: 0.25)),
     "red_drop": all_of(takes(no_surplus), by_reward(f.dr_grpo)),
     "riskpo": all_of(in_rounds(bundled), Objective(advantage=f.by_group(range_value_at_risk))),
     "scaf_grpo": in_rounds(guided_is_right),

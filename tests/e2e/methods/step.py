@@ -60,7 +60,7 @@ class Step:
         self.row = torch.repeat_interleave(torch.arange(len(ids)), self.length)
         self.tokens = torch.tensor([token for row in self.rollouts for token in row["completion_tokens"]])
         given = [row["logprobs"] or [np.nan] * len(row["completion_tokens"]) for row in self.rollouts]
-        self.sampler = torch.tensor([value for row in given for value in row], dtype=torch.float64)
+        self.sampler = torch.tensor(np.array([v for row in given for v in row], dtype=np.float64))
 
     def events_of(self, stage: str) -> list[dict[str, Any]]:
         """The starts of a stage in the run's own rounds, in order."""
@@ -101,6 +101,12 @@ class Step:
         found = torch.cat([all_logits[i, len(p) - 1 : len(text) - 1] for i, (p, text) in enumerate(ends)])
         return found if at_1 else found / self.temperature[self.row, None]
 
+    @property
+    def averaged(self) -> str:
+        """The average of the policies before the update."""
+        given = self.inputs["policy"][0]
+        return f"{given}/ema" if (self.lake / given / "ema").is_dir() else given
+
     @cached_property
     def temperature(self) -> Tensor:
         """(N,)."""
@@ -110,9 +116,7 @@ class Step:
     def policy(self) -> Any:
         """The policy of the second step, whose parameters get the gradient: average after = d^2 before + d (1 - d) of
         the step + (1 - d) last."""
-        given = self.inputs["policy"][0]
-        averaged = f"{given}/ema" if (self.lake / given / "ema").is_dir() else given
-        found, before, last = (self.model(each) for each in (f"{self.output}/ema", averaged, self.output))
+        found, before, last = (self.model(each) for each in (f"{self.output}/ema", self.averaged, self.output))
         with torch.no_grad():
             for own, first, second in zip(*(each.parameters() for each in (found, before, last)), strict=True):
                 own.sub_(DECAY**2 * first + (1 - DECAY) * second).div_(DECAY * (1 - DECAY))
@@ -150,8 +154,8 @@ class Step:
 
     @cached_property
     def ref_all(self) -> Tensor:
-        """(M, V): that of the reference."""
-        return self.all_of(self.inputs["reference"][0])
+        """(M, V): that of the reference, which is the average if it is no policy of its own."""
+        return self.all_of(self.inputs.get("reference", [self.averaged])[0])
 
     @cached_property
     def ref(self) -> Tensor:
