@@ -63,7 +63,7 @@ MORE = {
     "drive": (
         (
             'phase=[{{rounds=1}}, {{profile=false, changes={{"curate.rank"={{name="column", column="pass_rate", '
-            'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=2 * curate.sample.n"}}}}]'
+            'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=4 * curate.sample.n"}}}}]'
         ),
     ),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),

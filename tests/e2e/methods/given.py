@@ -127,15 +127,13 @@ def hpt(s: Step, a: Tensor) -> Tensor:
 
 
 def grao(s: Step) -> Tensor:
-    """Samples and solutions by one advantage, and solutions before worse samples of their group."""
-    likely, relative, total = s.mean(s.now), f.grpo(s), torch.zeros((), dtype=torch.float64)
-    for group in s.group.unique():
-        at = s.group == group
-        own, given = (at & s.own).nonzero()[:, 0], (at & ~s.own).nonzero()[:, 0]
-        total = total + (relative[at] * likely[at]).sum()
-        better = [(y, i) for y in given for i in own if s.reward[y] > s.reward[i]]
-        total = total + sum(0.1 * log_sigmoid(likely[y] - likely[i]) / len(own) for y, i in better)
-    return -total / len(s.length)
+    """The mean over samples, and that over solutions, by one advantage; solutions before worse samples of a group."""
+    likely, relative = s.mean(s.now), f.grpo(s)
+    better = s.pairs(lambda y, i: not s.own[y] and bool(s.own[i]) and float(s.reward[y]) > float(s.reward[i]))
+    assert better
+    first, second = torch.tensor(better).T
+    samples = (relative * likely)[s.own].sum() + 0.1 * log_sigmoid(likely[first] - likely[second]).sum()
+    return -samples / s.own.sum() - (relative * likely)[~s.own].mean()
 
 
 # Tokens
@@ -259,7 +257,7 @@ GIVEN_METHODS: Mapping[str, Check] = {
     "opsd": Objective(shown(f"{{question}}{WORKED}", start)),
     "sdft": Objective(shown(f"{{question}}{EXAMPLE}", before)),
     "sdpo": Objective(shown(f"{{question}}{PEER}", before)),
-    "grao": Whole(grao),
+    "grao": Whole(grao, has_coefficients=False),
     "hpt": Objective(hpt),
     "luffy": Objective(each_origin(own_clip, luffy)),
     "rl_plus": Objective(

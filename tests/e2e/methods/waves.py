@@ -114,7 +114,8 @@ def fewest_points(program: Program, run: str) -> None:
     made = Made(program, run)
     kept = {row["problem_id"]: row for row in tracked_rows(made, 1, "know_rl")}
     assert kept
-    for rows in by(made.about(1, "probe"), "problem_id"):
+    asked = {row["group_id"]: row["subset"] for row in made.plan(1) if row.get("use") == "probe"}
+    for rows in by([{**row, "subset": asked[row["group_id"]]} for row in made.about(1, "probe")], "problem_id"):
         tried = {each[0]["subset"]: rate(each) for each in by(rows, "subset")}
         assert {3, 2, 1} <= {*tried}
         best = max(tried.values())
@@ -244,12 +245,14 @@ def thinks_again(made: Made, round: int) -> None:
     assert len(again) == len(firsts) // 4 > 0
     known = {row["rollout_id"]: row for row in firsts}
     learned = {row["rollout_id"] for row in Step(made.program, made.run, round - 1).table}
+    stands = {row["rollout_id"] for group in made.standing(round) for row in group}
     for row in again:
         kept = known[row["parent"]]["completion_tokens"][:-1]
         assert row["completion_tokens"][: len(kept)] == kept
         assert any(span["source"] == "inserted" and not span["trained"] for span in row["spans"])
         assert row["parent"] not in learned
-        assert row["rollout_id"] in learned
+        assert (row["rollout_id"] in learned) == (row["rollout_id"] in stands)
+    assert stands & {row["rollout_id"] for row in again}
 
 
 def replayed(made: Made, round: int) -> None:
