@@ -38,6 +38,8 @@ SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tok
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "dapo": ("curate.draw=4",),
+    "prorl": ("curate.draw=4",),
     "expo": ('waves=[{{name="explain", template="{{question}}\\n{{hint}}"}}]',),
     "guide_grpo": ('waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',),
     "spo": ("curate.sample.n=1",),

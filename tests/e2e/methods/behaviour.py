@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tests.e2e.methods.curating import CURATING_METHODS
 from tests.e2e.methods.given import GIVEN_METHODS
+from tests.e2e.methods.judging import JUDGING_METHODS
 from tests.e2e.methods.learning import LEARNING_METHODS
 from tests.e2e.methods.objectives import Check
 from tests.e2e.methods.shaping import SHAPING_METHODS
@@ -15,5 +16,6 @@ BEHAVIOUR: Mapping[str, Check] = {
     **SHAPING_METHODS,
     **CURATING_METHODS,
     **WAVE_METHODS,
+    **JUDGING_METHODS,
 }
 """Each raises AssertionError unless a run has the behaviour."""

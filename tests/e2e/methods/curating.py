@@ -89,7 +89,7 @@ def phases(program: Program, run: str) -> None:
     assert second["inputs"]["policy"] == [first["output"]]
     started = program.events(run)[0]["params"]
     recipe = (json.loads(started) if isinstance(started, str) else started)["recipe"]
-    assert len(recipe["phase"]) == 2
+    assert len(recipe.get("phase", ())) == 2
 
 
 def sizes(num: int) -> Check:

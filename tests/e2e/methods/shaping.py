@@ -253,7 +253,6 @@ def guided_is_right(made: Made, round: int) -> None:
 
 SHAPING_METHODS: Mapping[str, Check] = {
     "ampo": all_of(takes(understood_in_place_of_wrong), Objective(each_origin(own_clip, luffy))),
-    "balanced": takes(in_band),
     "d3s": all_of(
         takes(most_varied(lambda round: 0.25 + 0.75 * (round - 1) / 49)),
         Objective(weight=lambda s, a: o.top(a.abs() * s.entropy.detach(), 0.2 + 0.8 * (s.round - 1) / 49)),
