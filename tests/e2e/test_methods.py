@@ -40,8 +40,17 @@ CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
     "dapo": ("curate.draw=4",),
     "prorl": ("curate.draw=4",),
-    "expo": ('waves=[{{name="explain", template="{{question}}\\n{{hint}}"}}]',),
-    "guide_grpo": ('waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',),
+    "expo": (
+        (
+            'waves=[{{name="explain", n=4, '
+            'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
+        ),
+    ),
+    "guide_grpo": (
+        "curate.draw=16",
+        "hint.fractions=[0.25, 0.9, 0.95]",
+        'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
+    ),
     "spo": ("curate.sample.n=1",),
     "modomodo": (
         (
