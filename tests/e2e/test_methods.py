@@ -38,38 +38,16 @@ SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tok
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
-    "dapo": ("curate.draw=4",),
-    "prorl": ("curate.draw=4",),
-    "expo": (
-        (
-            'waves=[{{name="explain", n=4, '
-            'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
-        ),
-    ),
-    "guide_grpo": (
-        "curate.draw=16",
-        "hint.fractions=[0.25, 0.9, 0.95]",
-        'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
-    ),
-    "spo": ("curate.sample.n=1",),
-    "modomodo": (
-        (
-            'curate.sampler={{name="modomodo", domains=["chain_sum/2", "chain_sum/3"], '
-            "pilots=[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], outcomes=[0.1, 0.9, 0.5]}}"
-        ),
-    ),
-    "decontaminated": ('evaluate.problems="leaked.jsonl"',),
+    "brorl": ("curate.draw=2",),
+    "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "cascade": (
         (
             'phase=[{{rounds=1, changes={{"curate.sample.max_tokens"="=0.5 * curate.sample.max_tokens"}}}}, '
             "{{rounds=1}}]"
         ),
     ),
-    "brorl": ("curate.draw=2",),
-    "med_cco": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
-    "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
-    "infi_mmr": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
-    "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
+    "dapo": ("curate.draw=4",),
+    "decontaminated": ('evaluate.problems="leaked.jsonl"',),
     "dots": ('waves=[{{name="dots", groups=6}}, {{name="replay", alpha=0.0, groups=4}}]',),
     "drive": (
         (
@@ -77,19 +55,40 @@ MORE = {
             'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=4 * curate.sample.n"}}}}]'
         ),
     ),
+    "expo": (
+        (
+            'waves=[{{name="explain", n=4, '
+            'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
+        ),
+    ),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
+    "guide_grpo": (
+        "curate.draw=16",
+        "hint.fractions=[0.25, 0.9, 0.95]",
+        'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
+    ),
+    "infi_mmr": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "kdrl": ("teacher=teacher",),
     "know_rl": (
         'problems="knowledge.jsonl"',
         'score.probe.rewards=["numeric"]',
     ),
+    "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "lora": ("update.lr=1e-4",),
+    "med_cco": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
+    "modomodo": (
+        (
+            'curate.sampler={{name="modomodo", domains=["chain_sum/2", "chain_sum/3"], '
+            "pilots=[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], outcomes=[0.1, 0.9, 0.5]}}"
+        ),
+    ),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "on_policy_distillation": ("teacher=teacher",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "prorl": ("curate.draw=4",),
     "regft": (
         "curate.draw=16",
         (
@@ -112,6 +111,7 @@ MORE = {
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',
         'score.judge.rewards=["numeric"]',
     ),
+    "spo": ("curate.sample.n=1",),
     "spo_chain": ('score.value.rewards=["numeric"]',),
     "star_ckd": ("teacher=teacher", "update.teacher_top_k=4"),
     "stepwiser": (
