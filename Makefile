@@ -54,7 +54,7 @@ check: $(VENV)/.developer  ## style, types, layers, tests
 quick: $(VENV)/.developer  ## the tests that start no process, in a minute
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --quick -n 2 --dist loadfile
 
-test-methods: $(VENV)/.developer  ## every method, two rounds on a tiny recipe
+test-methods: $(VENV)/.developer  ## every method, two rounds on a tiny recipe, with a check of what defines it
 	GRADUS_METHODS=all OMP_NUM_THREADS=2 $(BIN)/python -m pytest -q tests/e2e/test_methods.py
 
 format: $(VENV)/.developer

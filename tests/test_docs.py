@@ -1,5 +1,6 @@
 """README and docs/: links lead somewhere, commands and settings exist, recipes can be read. Nothing is started."""
 
+import importlib.util
 import os
 import re
 import shlex
@@ -119,6 +120,28 @@ def flat(nav: Any) -> list[str]:
         return [nav]
     inner = nav.values() if isinstance(nav, dict) else nav
     return [page for each in inner for page in flat(each)]
+
+
+def test_the_page_of_components_has_the_formula_the_test_and_the_methods_of_each() -> None:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    generate = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(generate)
+    parts = (
+        generate.pages()["components.md"].partition("\n## loss\n")[2].partition("\n## aggregation\n")[0].split("\n### ")
+    )
+    of_loss = {part.partition("\n")[0]: part for part in parts}
+    assert "\nL_i = -min(s_i A_i, b_i A_i), s_i = exp(mean_t (logp - logp_old)), b_i in [" in of_loss["gspo"]
+    assert (
+        "\nMethod `gspo`: the likelihood ratio of a whole completion is clipped, not that of each token. Trust: confi"
+        in (of_loss["gspo"])
+    )
+    assert "\nVerified by `tests/models/objectives/test_sequence.py::" in of_loss["gspo"]
+    for file in (ROOT / "recipes" / "methods").glob("*.toml"):
+        named = re.findall(r'\bloss"? = (?:\{ name = )?"(\w+)"', file.read_text(encoding="utf-8"))
+        assert all(f"`{file.stem}`" in of_loss[each] for each in named), file
+    assert generate.formula_of("Keep problems of which n = 0. With k = 1 nothing.") == ""
 
 
 def test_the_page_on_components_names_the_columns_that_each_kind_sees() -> None:

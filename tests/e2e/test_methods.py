@@ -1,4 +1,7 @@
-"""Methods laid over the tiny recipe, two rounds each, by the real program in one home; all with `make test-methods`."""
+"""Methods laid over the tiny recipe, two rounds each, by the real program in one home; all with `make test-methods`.
+
+Each run must show the method's defining behaviour (tests.e2e.methods.behaviour).
+"""
 
 import os
 from collections.abc import Callable
@@ -12,6 +15,10 @@ from gradus.flows.recipe.overlays import overlay_files
 from gradus.tasks.inspect.comparing.scaling import Sigmoid, fit_sigmoid
 from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
+from tests.e2e.methods.behaviour import BEHAVIOUR
+from tests.e2e.methods.inputs import write_inputs
+from tests.e2e.methods.objectives import Objective, Whole, learns
+from tests.e2e.methods.step import LEARNING
 
 USUAL = (
     "evol_rl",
@@ -31,26 +38,59 @@ SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tok
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "brorl": ("curate.draw=2",),
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
+    "cascade": (
+        (
+            'phase=[{{rounds=1, changes={{"curate.sample.max_tokens"="=0.5 * curate.sample.max_tokens"}}}}, '
+            "{{rounds=1}}]"
+        ),
+    ),
+    "dapo": ("curate.draw=4",),
+    "decontaminated": ('evaluate.problems="leaked.jsonl"',),
     "dots": ('waves=[{{name="dots", groups=6}}, {{name="replay", alpha=0.0, groups=4}}]',),
     "drive": (
         (
             'phase=[{{rounds=1}}, {{profile=false, changes={{"curate.rank"={{name="column", column="pass_rate", '
-            'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=2 * curate.sample.n"}}}}]'
+            'lowest=true}}, "curate.top"=4, "curate.draw"=4, "curate.sample.n"="=4 * curate.sample.n"}}}}]'
         ),
     ),
-    "gkd": ("teacher=bundled",),
-    "kdrl": ("teacher=bundled",),
-    "know_rl": ('score.probe.rewards=["numeric"]',),
+    "expo": (
+        (
+            'waves=[{{name="explain", n=4, '
+            'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
+        ),
+    ),
+    "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
+    "guide_grpo": (
+        "curate.draw=16",
+        "hint.fractions=[0.25, 0.9, 0.95]",
+        'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
+    ),
+    "infi_mmr": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
+    "kdrl": ("teacher=teacher",),
+    "know_rl": (
+        'problems="knowledge.jsonl"',
+        'score.probe.rewards=["numeric"]',
+    ),
     "light_if": ("profile.n=4",),
+    "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "lora": ("update.lr=1e-4",),
+    "med_cco": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
+    "modomodo": (
+        (
+            'curate.sampler={{name="modomodo", domains=["chain_sum/2", "chain_sum/3"], '
+            "pilots=[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], outcomes=[0.1, 0.9, 0.5]}}"
+        ),
+    ),
     "mopd": ("teacher=bundled", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
-    "on_policy_distillation": ("teacher=bundled",),
+    "on_policy_distillation": ("teacher=teacher",),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
+    "prorl": ("curate.draw=4",),
     "regft": (
         "curate.draw=16",
         (
@@ -73,8 +113,9 @@ MORE = {
         'waves=["replay", {{name="verify", role="judge", template="{{question}}"}}]',
         'score.judge.rewards=["numeric"]',
     ),
+    "spo": ("curate.sample.n=1",),
     "spo_chain": ('score.value.rewards=["numeric"]',),
-    "star_ckd": ("teacher=bundled",),
+    "star_ckd": ("teacher=teacher", "update.teacher_top_k=4"),
     "stepwiser": (
         'waves=[{{name="chunk_values", every=1, n=2}}, {{name="judge_chunks", n=4, template="{{question}}"}}]',
         'score.value.rewards=["numeric"]',
@@ -91,23 +132,41 @@ MORE = {
     "zero_variance": ("profile.n=4",),
 }
 """What a method needs on this recipe: a teacher, a judge, a group whose outcomes can differ."""
+OFF_POLICY = ("overlap=1", "update.lr=2e-5")
+"""A second round that an older policy sampled, for methods that weigh rows by the ratio to their sampler."""
+OF_SAMPLERS = ("bypass_", "decoupled_", "geometric_tis", "icepop", "sequence_mis", "tis")
+
+
+def settings(name: str, url: str) -> list[str]:
+    """What is set for a method's run: what its check needs, then what the method needs on this recipe."""
+    check, sets = BEHAVIOUR[name], [*SMALL]
+    if learns(check):
+        sets += LEARNING
+    if isinstance(check, Objective | Whole):
+        sets.append("curate.sample.n=8")
+    if name.startswith(OF_SAMPLERS):
+        sets += OFF_POLICY
+    return [*sets, *(text.format(url=url) for text in MORE.get(name, ()))]
 
 
 @pytest.fixture(scope="module")
 def methods(new_program: Callable[..., Program]) -> Program:
-    return new_program(warm=True)
+    program = new_program(warm=True)
+    write_inputs(program.home)
+    return program
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_a_method_trains_two_rounds(methods: Program, judge: Server, name: str) -> None:
+def test_a_method_trains_two_rounds_and_does_what_defines_it(methods: Program, judge: Server, name: str) -> None:
     if name == "lora" and find_spec("peft") is None:
         pytest.skip("peft is not installed")
-    sets = [*SMALL, *(text.format(url=judge.url) for text in MORE.get(name, ()))]
+    sets = settings(name, judge.url)
     told: dict[str, Any] = methods.json(
         "train", str(RECIPE), "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
     assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])
+    BEHAVIOUR[name](methods, name)
 
 
 def test_scale_rls_curve_is_over_the_tokens_of_the_rollouts(methods: Program, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from gradus.flows.recipe.reading import load_recipe
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings
+from tests.e2e.methods.behaviour import BEHAVIOUR
 
 EXTRA = {name: {"teacher": "bundled"} for name in ("gkd", "kdrl", "mopd", "on_policy_distillation", "star_ckd")}
 """What a method needs of its run."""
@@ -154,3 +155,7 @@ def test_a_run_of_a_method_is_resumed_without_its_file(tmp_path: Path) -> None:
     file.unlink()
     assert read_recipe(runs, name, []) == (recipe, name)
     assert read_recipe(runs, name, [], ["tis"])[1] is None
+
+
+def test_every_method_has_a_check_of_its_defining_behaviour() -> None:
+    assert {*BEHAVIOUR} == {*overlay_files()}

@@ -1,0 +1,21 @@
+"""The defining behaviour of each method of recipes/methods, by name, as a check of what a run of it wrote."""
+
+from collections.abc import Mapping
+
+from tests.e2e.methods.curating import CURATING_METHODS
+from tests.e2e.methods.given import GIVEN_METHODS
+from tests.e2e.methods.judging import JUDGING_METHODS
+from tests.e2e.methods.learning import LEARNING_METHODS
+from tests.e2e.methods.objectives import Check
+from tests.e2e.methods.shaping import SHAPING_METHODS
+from tests.e2e.methods.waves import WAVE_METHODS
+
+BEHAVIOUR: Mapping[str, Check] = {
+    **LEARNING_METHODS,
+    **GIVEN_METHODS,
+    **SHAPING_METHODS,
+    **CURATING_METHODS,
+    **WAVE_METHODS,
+    **JUDGING_METHODS,
+}
+"""Each raises AssertionError unless a run has the behaviour."""

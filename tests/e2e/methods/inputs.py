@@ -1,0 +1,26 @@
+"""Files that some methods need beside the problems of the recipe."""
+
+import json
+from itertools import islice
+from pathlib import Path
+
+import torch
+
+from gradus.models.policy import load_policy
+
+BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
+
+
+def write_inputs(home: Path) -> None:
+    """Write into a home with `train.jsonl` and `heldout.jsonl`: a teacher, a suite that leaked, points of knowledge."""
+    problems = [json.loads(line) for line in (home / "train.jsonl").read_text().splitlines()]
+    heldout = [json.loads(line) for line in (home / "heldout.jsonl").read_text().splitlines()]
+    pointed = [{**row, "knowledge": ["carry the ten", "go from left to right"]} for row in problems]
+    for name, rows in (("leaked", [*problems[::2], *islice(heldout, 4)]), ("knowledge", pointed)):
+        (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    teacher, generator = load_policy(BUNDLED), torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in teacher.model.parameters():
+            weight.add_(0.02 * weight.std() * torch.randn(weight.shape, generator=generator))
+    teacher.model.save_pretrained(home / "teacher")
+    teacher.tokenizer.save_pretrained(home / "teacher")
