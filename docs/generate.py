@@ -61,7 +61,8 @@ def _recipe() -> Iterator[str]:
 def _components() -> Iterator[str]:
     yield (
         "What a recipe names. `file.py:function` stands wherever a name may: see [extending](../extending.md). Of "
-        "each: the formula as it is implemented, its settings, the test that verifies it, and the methods that use it. Those "
+        "each: the formula as it is implemented, its settings, the test that verifies it, and the methods that use it. "
+        "Those "
         "of its own paper have their trust, how well the formula is known, and what they do otherwise."
     )
     for kind, found in catalogue().items():

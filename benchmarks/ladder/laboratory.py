@@ -12,6 +12,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,9 @@ from ladder import HERE, RUNGS, Rung, compared
 from make import write_problems
 from scipy.stats import kendalltau
 
-SEED, AGES, NUM_DRAWS = 101, "0,1", 2000
+SEED, NUM_DRAWS = 101, 2000
+AGES = {"objectives, one step a round": "0", "objectives, four steps a round": "0,1"}
+"""One step a round sees rows of its own policy alone; of four steps the later ones do not."""
 FIGURES = {
     "gain of a step on held-out rollouts": "held_out_gain",
     "signal to noise": "signal_to_noise",
@@ -61,6 +64,13 @@ def tau(predicted: np.ndarray, gains: np.ndarray, rng: np.random.Generator) -> t
     return every, float(low), float(high)
 
 
+def repeated(gains: np.ndarray) -> float:
+    """Return the mean of Kendall's tau between the orders of two seeds and of the others: how far training repeats."""
+    seeds = range(gains.shape[1])
+    halves = [(pair, [seed for seed in seeds if seed not in pair]) for pair in combinations(seeds, len(seeds) // 2)]
+    return float(np.mean([kendalltau(gains[:, one].mean(1), gains[:, rest].mean(1)).statistic for one, rest in halves]))
+
+
 def report(rung: Rung, num_seeds: int) -> None:
     """Print a rung's methods with what was predicted and what came, and the correlations."""
     trained = compared(rung, num_seeds)
@@ -68,7 +78,7 @@ def report(rung: Rung, num_seeds: int) -> None:
     gains = np.array([[s["after"] - s["before"] for s in each["by_seed"]] for each in trained["methods"]])
     run = stored(rung, max(trained["methods"][0]["rounds"]))
     words = [word for name in rung.methods for word in ("--method", name)]
-    looked = gradus("lab", run, *words, "--rounds", "100", "--ages", AGES)
+    looked = gradus("lab", run, *words, "--rounds", "100", "--ages", AGES[rung.title])
     cells = looked["cells"]
     counted = "select sum(completion_tokens) from samples where purpose = 'train'"
     tokens = gradus("sql", counted, "--run", run)["rows"][0][0]
@@ -82,6 +92,7 @@ def report(rung: Rung, num_seeds: int) -> None:
     for title, metric in FIGURES.items():
         predicted = np.array([values(cells, name, metric) for name in names])
         print("\nKendall's tau, {}: {:.2f} [{:.2f}, {:.2f}]".format(title, *tau(predicted, gains, rng)))
+    print(f"\nKendall's tau of two seeds and the others of the trainings: {repeated(gains):.2f}")
     print(f"\n{len(names)} methods, {num_seeds} seeds; the stored rounds have {share:.1%} of the tokens\n", flush=True)
 
 
@@ -92,7 +103,7 @@ def main() -> None:
     num_seeds = parser.parse_args().seeds
     write_problems(HERE)
     for rung in RUNGS:
-        if rung.title.startswith("objectives"):
+        if rung.title in AGES:
             report(rung, num_seeds)
 
 

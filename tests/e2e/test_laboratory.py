@@ -13,7 +13,7 @@ from gradus.data.errors import UsageError
 from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE
 from tests.e2e.conftest import RECIPE, Program
 
-METHODS = ("dr_grpo", "gspo", "cispo", "kdrl", "vade")
+METHODS = ("dr_grpo", "gspo", "kdrl", "vade")
 SMALL = ("rounds=3", "curate.draw=8", "curate.sample.max_tokens=40", "evaluate.every=1", "update.minibatch_groups=4")
 OWN = """
 from gradus.components import component
@@ -48,7 +48,7 @@ def vector(program: Program, cell: dict[str, Any]) -> Any:
 def test_each_method_has_a_cell_for_each_round_and_age(stored: tuple[Program, dict[str, Any]]) -> None:
     _, found = stored
     places = [(1, 0), (1, 1), (3, 0), (3, 1)]
-    for method in ("none", "dr_grpo", "gspo", "cispo", "vade", "mine"):
+    for method in ("none", "dr_grpo", "gspo", "vade", "mine"):
         assert [(cell["round"], cell["age"]) for cell in cells(found, method)] == places
     (failed,) = found["failed"]
     assert (failed["method"], "teacher" in failed["reason"]) == ("kdrl", True)
@@ -61,7 +61,7 @@ def test_each_method_has_a_cell_for_each_round_and_age(stored: tuple[Program, di
 def test_cosines_are_those_of_the_stored_gradients(stored: tuple[Program, dict[str, Any]]) -> None:
     program, found = stored
     names = [each["method"] for each in found["methods"]]
-    for method in ("dr_grpo", "gspo", "cispo"):
+    for method in ("dr_grpo", "gspo"):
         pairs = zip(cells(found, "none"), cells(found, method), strict=True)
         vectors = [(vector(program, one), vector(program, other)) for one, other in pairs]
         sizes = [np.linalg.norm(one) * np.linalg.norm(other) for one, other in vectors]
