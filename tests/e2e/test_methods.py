@@ -64,6 +64,7 @@ MORE = {
     ),
     "gdpo": ('score.rewards=["numeric", {{name="format", pattern="7"}}]',),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
+    "grpo_passk": ("curate.draw=16", "curate.sample.n=4"),
     "guide_grpo": (
         "curate.draw=16",
         "hint.fractions=[0.25, 0.9, 0.95]",

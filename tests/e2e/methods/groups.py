@@ -196,8 +196,8 @@ def without_curved(step: float) -> Callable[[Step, Tensor], Tensor]:
                 return (weights @ hidden / temperature).log_softmax(-1)
 
             gradient = torch.func.grad(lambda w: logp(w).gather(0, token[None])[0])(head)
-            known, along = torch.func.jvp(logp, (head,), (gradient,))
-            return (gradient**2).sum(), (known.exp() * along**2).sum()
+            p, logits = logp(head).exp(), gradient @ hidden / temperature  # of a step along it, since they are linear
+            return (gradient**2).sum(), (p * (logits - (p * logits).sum()) ** 2).sum()
 
         hidden = s.logits(body, at_1=True).detach()
         size, fisher = torch.func.vmap(of_token)(hidden, s.tokens, s.temperature[s.row])

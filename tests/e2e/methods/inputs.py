@@ -23,7 +23,7 @@ BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
 
 def write_inputs(home: Path) -> None:
-    """Write into a home with `train.jsonl` and `heldout.jsonl`: a teacher, a leaked suite, points of knowledge, a reward."""
+    """Write beside `train.jsonl` and `heldout.jsonl` a teacher, a leaked suite, points of knowledge, a reward."""
     problems = [json.loads(line) for line in (home / "train.jsonl").read_text().splitlines()]
     heldout = [json.loads(line) for line in (home / "heldout.jsonl").read_text().splitlines()]
     pointed = [{**row, "knowledge": ["carry the ten", "go from left to right"]} for row in problems]
