@@ -145,12 +145,13 @@ def by_items(s: Step) -> Tensor:
 
 
 def early_calls(s: Step) -> Tensor:
-    """ASPO: right answers with a call gain by how early it is, at most 0.7 of the advantage; a call is a 7 here."""
+    """ASPO: right answers gain by how early their call (`inputs.CALLS`) is, at most 0.7 of the advantage."""
     found, moved = f.grpo(s), 0
     first = list[int | None]()
     for row, spans in zip(s.rollouts, places(s), strict=True):
-        at = row["completion"].find("7")
-        first.append(next((i for i, (_, end) in enumerate(spans) if end > at), None) if at >= 0 else None)
+        at = row["sample"]
+        there = at < min(6, len(row["completion"]))
+        first.append(next(i for i, (_, end) in enumerate(spans) if end > at) if there else None)
     for group in s.group.unique().tolist():
         rows = [i for i, of in enumerate(s.group.tolist()) if of == group and s.correct[i] and first[i] is not None]
         if not rows:

@@ -8,17 +8,14 @@ import torch
 
 from gradus.models.policy import load_policy
 
-CALLS = """import re
-
-
-def calls(rows):
-    found = [re.search("7", row["completion"]) for row in rows]
+CALLS = """def calls(rows):
+    found = [(row.get("sample") or 0, len(row["completion"])) for row in rows]
     return [
-        {"value": 0.0, "marks": [{"name": "call", "start": each.start(), "end": each.end()}] if each else []}
-        for each in found
+        {"value": 0.0, "marks": [{"name": "call", "start": at, "end": at + 1}] if at < min(6, size) else []}
+        for at, size in found
     ]
 """
-"""A reward that marks as `call` where a completion first has a 7."""
+"""A reward that marks as `call` the character of the number of a rollout, of the first six of a group."""
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
 
