@@ -276,11 +276,10 @@ def given_rows(s: Step) -> Any:
 
 
 def surprising(s: Step, _a: Any) -> Any:
-    """Light-IF: of the tokens of right answers the fifth that is least likely beyond the entropy."""
-    counted = s.correct[s.row] > 0
+    """Light-IF: the fifth of the tokens that is least likely beyond the entropy, over all rows of the step."""
     excess = -(s.now + s.entropy).detach()
-    kept = (excess >= float(np.quantile(excess[counted].numpy(), 0.8))) & counted
-    return kept.double() / kept[counted].double().mean()
+    kept = (excess >= float(np.quantile(excess.numpy(), 0.8)) - 1e-7).double()
+    return kept / kept.mean()
 
 
 def mostly_solved_at_first(row: Row) -> bool:
