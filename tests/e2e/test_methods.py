@@ -38,6 +38,7 @@ SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tok
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "aspo": ('score.rewards=["numeric", "calls.py:calls"]',),
     "brorl": ("curate.draw=2",),
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "cascade": (
@@ -61,7 +62,9 @@ MORE = {
             'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
         ),
     ),
+    "gdpo": ('score.rewards=["numeric", {{name="format", pattern="7"}}]',),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
+    "grpo_passk": ("curate.draw=16", "curate.sample.n=4"),
     "guide_grpo": (
         "curate.draw=16",
         "hint.fractions=[0.25, 0.9, 0.95]",
@@ -73,7 +76,7 @@ MORE = {
         'problems="knowledge.jsonl"',
         'score.probe.rewards=["numeric"]',
     ),
-    "light_if": ("profile.n=4",),
+    "light_if": ("profile.n=4", "curate.sample.temperature=2.0"),
     "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "lora": ("update.lr=1e-4",),
     "med_cco": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
@@ -83,7 +86,7 @@ MORE = {
             "pilots=[[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]], outcomes=[0.1, 0.9, 0.5]}}"
         ),
     ),
-    "mopd": ("teacher=bundled", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
+    "mopd": ("teacher=teacher", 'update.teachers.expert={{"problem.domain"=["chain_sum/2", "chain_sum/3"]}}'),
     "mpo": (
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',

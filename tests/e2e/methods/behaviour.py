@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from tests.e2e.methods.curating import CURATING_METHODS
 from tests.e2e.methods.given import GIVEN_METHODS
+from tests.e2e.methods.groups import GROUP_METHODS
 from tests.e2e.methods.judging import JUDGING_METHODS
 from tests.e2e.methods.learning import LEARNING_METHODS
 from tests.e2e.methods.objectives import Check
@@ -13,6 +14,7 @@ from tests.e2e.methods.waves import WAVE_METHODS
 BEHAVIOUR: Mapping[str, Check] = {
     **LEARNING_METHODS,
     **GIVEN_METHODS,
+    **GROUP_METHODS,
     **SHAPING_METHODS,
     **CURATING_METHODS,
     **WAVE_METHODS,

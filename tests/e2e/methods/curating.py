@@ -275,6 +275,18 @@ def given_rows(s: Step) -> Any:
     return 1 - s.own.double()
 
 
+def surprising(s: Step, _a: Any) -> Any:
+    """Light-IF: the fifth of the tokens that is least likely beyond the entropy, over all rows of the step."""
+    excess = -(s.now + s.entropy).detach()
+    kept = (excess >= float(np.quantile(excess.numpy(), 0.8)) - 1e-7).double()
+    return kept / kept.mean()
+
+
+def mostly_solved_at_first(row: Row) -> bool:
+    """Light-IF: the first phase."""
+    return not row["history"] or row["history"][0] >= 0.75
+
+
 def lora(program: Program, run: str) -> None:
     """An adapter of rank 16 and scale 2 on every linear layer; ten times the learning rate."""
     made = Made(program, run)
@@ -295,6 +307,10 @@ CURATING_METHODS: Mapping[str, Check] = {
     "gain_rl": gain_rl,
     "infi_mmr": phases,
     "irt": rasch,
+    "light_if": all_of(
+        plans_only(mostly_solved_at_first),
+        Objective(lambda s, _a: -s.now, mean=part(lambda s: s.correct), weight=surprising),
+    ),
     "limr": in_rounds(as_all_rose),
     "lmm_r1": all_of(phases, Objective(f.clip(0.2, 0.28), f.gae(1.0), update=0)),
     "lora": lora,

@@ -13,8 +13,11 @@ from scipy.stats import fisher_exact
 from torch import Tensor
 from transformers import AutoTokenizer
 
+from tests.e2e.conftest import Program
 from tests.e2e.methods import formulas as f
-from tests.e2e.methods.objectives import Check, Objective, Plus, Whole, log_sigmoid
+from tests.e2e.methods.inputs import BUNDLED
+from tests.e2e.methods.made import Made
+from tests.e2e.methods.objectives import Check, Objective, Plus, Whole, all_of, log_sigmoid
 from tests.e2e.methods.step import Step
 
 TEACHER = "teacher"
@@ -66,14 +69,72 @@ def peers(s: Step) -> list[str | None]:
     return found
 
 
+def strongest_hints(s: Step) -> dict[str, str]:
+    """The text of the highest level of each problem."""
+    rows = sorted(Made(s.program, s.run).table("hint"), key=lambda row: row["level"])
+    return {row["problem_id"]: row["text"] for row in rows}
+
+
+def said_of(s: Step) -> dict[str, str]:
+    """The critique of each row that has one."""
+    rows = Made(s.program, s.run).about(s.round, "critique")
+    return {row["about"][0]: row["completion"] for row in rows if row["completion"]}
+
+
+def of_domain(s: Step) -> Tensor:
+    """(M,): log-prob under the teacher of the problem's domain: the expert of short sums, or that of all others."""
+    short = torch.tensor([problem["domain"] in ("chain_sum/2", "chain_sum/3") for problem in problems(s)])
+    assert short.any()
+    assert not short.all()
+    return torch.where(short[s.row], s.taken(s.all_of(BUNDLED)), teacher(s))
+
+
+def with_text(says: Callable[[Made, int], set[str]]) -> Check:
+    """The rows of each round that have log-probs behind a longer prompt."""
+
+    def check(program: Program, run: str) -> None:
+        made = Made(program, run)
+        for round in (1, 2):
+            measured = made.of("measure", round, "privileged")
+            rows = [row for each in measured for row in program.rows(each["output"])]
+            known = {row["rollout_id"] for row in rows if row["privileged.logp"] is not None}
+            assert known == says(made, round)
+            assert known
+
+    return check
+
+
+def hinted(made: Made, round: int) -> set[str]:
+    """Rows of problems with a hint."""
+    names = {row["problem_id"] for row in made.table("hint")}
+    return {row["rollout_id"] for row in made.learned(round) if row["problem_id"] in names}
+
+
+def first_wrong(made: Made, round: int) -> set[str]:
+    """The first wrong row of each group, which the policy criticised."""
+    groups = [[row for row in group if not row["correct"]] for group in made.groups(round)]
+    found = {group[0]["rollout_id"] for group in groups if group}
+    critiques = made.about(round, "critique")
+    assert {row["about"][0] for row in critiques} == found
+    return found - {row["about"][0] for row in critiques if not row["completion"]}
+
+
 def shown(template: str, policy: Callable[[Step], Any]) -> f.Loss:
     """A pull to what a policy says behind a prompt with more in it; none where that is missing."""
 
     def told(s: Step) -> Tensor:
         encode = AutoTokenizer.from_pretrained(s.lake / s.output).encode
+        of_rows = zip(s.rollouts, problems(s), peers(s), strict=True)
+        hints, critiques = strongest_hints(s), said_of(s)
         fields = [
-            {"question": p["question"], "solution": p["solution"], "peer": peer}
-            for p, peer in zip(problems(s), peers(s), strict=True)
+            {
+                "question": problem["question"],
+                "solution": problem["solution"],
+                "peer": peer,
+                "hint": hints.get(row["problem_id"]),
+                "critique": critiques.get(row["rollout_id"]),
+            }
+            for row, problem, peer in of_rows
         ]
         used = re.findall(r"{(\w+)}", template)
         texts = [template.format(**each) if all(each[name] for name in used) else None for each in fields]
@@ -246,6 +307,8 @@ def sspo(s: Step, a: Tensor) -> Tensor:
 
 WORKED = "\n\nHere is a worked solution:\n{solution}\n\nNow solve the problem in your own words."
 EXAMPLE = "\n\nThis is an example of a response to the question:\n{solution}\n\nNow answer with a response of your own."
+HINT = "\n\nHere is a hint:\n{hint}\n\nNow solve the problem in your own words."
+CRITIQUE = "\n\nFeedback on an earlier attempt:\n{critique}\n\nCorrectly solve the original question."
 PEER = "\n\nCorrect solution:\n{peer}\n\nCorrectly solve the original question."
 own_clip = f.clip(0.2, 0.28)
 
@@ -254,9 +317,12 @@ GIVEN_METHODS: Mapping[str, Check] = {
     "kdrl": Objective(plus=(Plus(f.k2_of(teacher), 0.002),), update=0),
     "on_policy_distillation": Objective(f.k2_of(teacher)),
     "star_ckd": Objective(star),
+    "mopd": Objective(f.k2_of(of_domain)),
     "opsd": Objective(shown(f"{{question}}{WORKED}", start)),
+    "opsd_hint": all_of(with_text(hinted), Objective(shown(f"{{question}}{HINT}", start))),
     "sdft": Objective(shown(f"{{question}}{EXAMPLE}", before)),
     "sdpo": Objective(shown(f"{{question}}{PEER}", before)),
+    "sdpo_critique": all_of(with_text(first_wrong), Objective(shown(f"{{question}}{CRITIQUE}", before))),
     "grao": Whole(grao, has_coefficients=False),
     "hpt": Objective(hpt),
     "luffy": Objective(each_origin(own_clip, luffy)),

@@ -8,16 +8,25 @@ import torch
 
 from gradus.models.policy import load_policy
 
+CALLS = """def calls(rows):
+    found = [(row.get("sample") or 0, len(row["completion"])) for row in rows]
+    return [
+        {"value": 0.0, "marks": [{"name": "call", "start": at, "end": at + 1}] if at < min(6, size) else []}
+        for at, size in found
+    ]
+"""
+"""A reward that marks as `call` the character of the number of a rollout, of the first six of a group."""
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
 
 def write_inputs(home: Path) -> None:
-    """Write into a home with `train.jsonl` and `heldout.jsonl`: a teacher, a suite that leaked, points of knowledge."""
+    """Write beside `train.jsonl` and `heldout.jsonl` a teacher, a leaked suite, points of knowledge, a reward."""
     problems = [json.loads(line) for line in (home / "train.jsonl").read_text().splitlines()]
     heldout = [json.loads(line) for line in (home / "heldout.jsonl").read_text().splitlines()]
     pointed = [{**row, "knowledge": ["carry the ten", "go from left to right"]} for row in problems]
     for name, rows in (("leaked", [*problems[::2], *islice(heldout, 4)]), ("knowledge", pointed)):
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (home / "calls.py").write_text(CALLS)
     teacher, generator = load_policy(BUNDLED), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in teacher.model.parameters():
