@@ -62,7 +62,7 @@ class Term:
     regulariser: bool = False
     """True if no weight multiplies it, that of the correction included."""
     over: Literal["step", "term"] = "step"
-    """Tokens and rows that the aggregation counts: those of the whole step, or of the term alone."""
+    """Tokens and rows that aggregation and weights count: those of the whole step, or of the term alone."""
 
     def losses(self, rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each token, (M,), and metrics of the same shape; a row's loss is that of its tokens."""

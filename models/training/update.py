@@ -216,7 +216,7 @@ class Step:
             found[name] = values if each.is_by_token(values, rows.num_rows) else values[rows.row]
             metrics |= {"advantage_abs": found[name].abs()} if of_step else {}
         for index, (term, scale) in enumerate(zip(self.objective.terms, self._scales(rows), strict=True)):
-            weight = self._weight(rows, term.weights, found[advantage_column(term.advantage)], metrics)
+            weight = self._weight(self._of(index, rows), term.weights, found[advantage_column(term.advantage)], metrics)
             found |= {f"scale.{index}": scale} | ({} if weight is None else {f"weight.{index}": weight})
         return self.rows.adding(of_tokens=found), metrics
 
@@ -226,7 +226,7 @@ class Step:
         """The product of the weights of a term, and of the row's own, (M,); their metrics are added."""
         own = rows.get(WEIGHT)
         found: Tensor | None = None if own is None else own.nan_to_num(1.0).float()[rows.row]
-        for part in parts:
+        for part in parts if bool(rows.mask.any()) else ():
             factor, said = part(rows.adding(of_tokens={"advantage": advantage}))
             found = factor if found is None else found * factor
             metrics |= said
@@ -237,13 +237,13 @@ class Step:
         if not self.settings.count_zero_std_groups:
             varied = rows.by("group").varied(rows["reward"]) | self.objective.acting(rows)
             rows = rows.adding(mask=rows.mask & varied[rows.row])
-        members = self.objective.members(rows)
-        return [
-            term.aggregation(
-                rows if term.over == "step" else rows.adding(mask=rows.mask & members[:, index][rows.row])
-            ).float()
-            for index, term in enumerate(self.objective.terms)
-        ]
+        return [term.aggregation(self._of(index, rows)).float() for index, term in enumerate(self.objective.terms)]
+
+    def _of(self, index: int, rows: Rows) -> Rows:
+        """The rows with the mask that a term counts: of its own rows, or of the whole step."""
+        if self.objective.terms[index].over == "step":
+            return rows
+        return rows.adding(mask=rows.mask & self.objective.members(rows)[:, index][rows.row])
 
     def _measured(self, num_tokens: int) -> Rows:
         """The rows with what components need of them before the step: the policy's log-probs and entropies."""

@@ -72,7 +72,7 @@ class TermConfig(Config):
     aggregation: AggregationConfig | None = Field(default=None, exclude_if=unset)
     """Reduction of its token losses to one number."""
     over: Literal["term", "step"] = "term"
-    """Tokens and rows that the aggregation counts: those of the term, or of the whole step."""
+    """Tokens and rows that aggregation and weights count: those of the term, or of the whole step."""
     name: str = Field(default="", exclude_if=empty)
     """Prefix of the names of its metrics."""
 

@@ -75,6 +75,6 @@ def _gains(axes: "Axes", methods: Sequence[MethodFigures]) -> None:
     errors = [gain["error"] for _, gain in known]
     axes.errorbar(means, [place for place, _ in known], xerr=errors, fmt="o", color="#0072B2", capsize=3)
     axes.axvline(0, color="0.3", linewidth=0.8)
-    axes.set(xlabel="change of held-out mean reward by a step (first order)")
+    axes.set(xlabel="change of held-out reward by a step")
     axes.tick_params(labelleft=False)
     axes.spines[["top", "right"]].set_visible(False)

@@ -107,7 +107,7 @@ def test_a_lake_without_anything_has_every_table_with_its_columns(store: Store) 
         {"n": 0}
     ]
     shown = run_sql(store, {}, "show tables").column("name").to_pylist()
-    tables = "batch difficulty evaluations help hints measures plan problems rollouts samples scores trackers updates"
+    tables = "batch difficulty evaluations gradients help hints measures plan problems rollouts samples scores trackers updates"
     assert shown == tables.split()
     names = run_sql(store, {}, "describe rollouts").column("column_name").to_pylist()
     assert {"rollout_id", "completion_tokens", "artifact"} <= set(names)
@@ -153,7 +153,7 @@ def test_only_what_a_query_names_is_read(store: Store) -> None:
     shard.write_bytes(b"no Parquet")
     fresh = Store(store.root)
     assert run_sql(fresh, {"scores": [ref]}, "select 1 as one").to_pylist() == [{"one": 1}]
-    assert run_sql(fresh, {"scores": [ref]}, "show tables").num_rows == 13
+    assert run_sql(fresh, {"scores": [ref]}, "show tables").num_rows == 14
     with pytest.raises(UsageError, match="reads scores without naming it; write the name of every table as it is"):
         run_sql(fresh, {"scores": [ref]}, "from query('from sco' || 'res')")
     with pytest.raises(CorruptArtifactError, match="part-00000"):

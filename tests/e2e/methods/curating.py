@@ -276,10 +276,10 @@ def given_rows(s: Step) -> Any:
 
 
 def surprising(s: Step, _a: Any) -> Any:
-    """Light-IF: the fifth of the tokens that is least likely beyond the entropy, over all rows of the step."""
-    excess = -(s.now + s.entropy).detach()
-    kept = (excess >= float(np.quantile(excess.numpy(), 0.8)) - 1e-7).double()
-    return kept / kept.mean()
+    """Light-IF: the fifth of the tokens of right answers that is least likely beyond the entropy."""
+    excess, right = -(s.now + s.entropy).detach(), s.correct[s.row] == 1
+    kept = (excess >= float(np.quantile(excess[right].numpy(), 0.8)) - 1e-7).double()
+    return kept / kept[right].mean()
 
 
 def mostly_solved_at_first(row: Row) -> bool:

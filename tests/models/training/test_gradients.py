@@ -17,6 +17,7 @@ from torch import Tensor
 from gradus.models.objectives.aggregations.means import token_mean
 from gradus.models.objectives.losses.clipped import clip
 from gradus.models.objectives.losses.linear import reinforce
+from gradus.models.objectives.objective import Advantage, Objective, Part, Term
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.gradients import Gradient, TokenPull, compressed, half_gradients
 from gradus.models.training.packed.forward import form_of
@@ -119,3 +120,26 @@ def test_what_fits_is_kept_as_it_is() -> None:
     parts = [torch.arange(6.0).reshape(2, 3), torch.tensor([7.0])]
     assert compressed(parts, 7).tolist() == [0, 1, 2, 3, 4, 5, 7]
     assert len(compressed(parts, 6)) == 6
+
+
+@pytest.mark.parametrize(("inside", "counted"), [([0, 1], 5), ([], 0)])
+def test_the_weights_of_a_term_see_its_own_rows(inside: list[int], counted: int) -> None:
+    seen = list[int]()
+
+    def tenths(rows: Rows) -> tuple[Tensor, dict[str, Tensor]]:
+        seen.append(int(rows.mask.sum()))
+        return torch.full((len(rows.row),), 0.1), {}
+
+    members = torch.zeros(6, 2, dtype=torch.bool)
+    members[inside, 0], members[2, 1] = True, True
+    terms = tuple(
+        Term(Part(reinforce), Part(token_mean), weights=weights, over="term") for weights in ((Part(tenths),), ())
+    )
+    objective = Objective((Advantage(Part(lambda rows: rows["advantage"])),), terms)
+    rows = rollouts(terms=members)
+    step = Step(train_state(), rows, objective, ONE_STEP.settings, "packed", Budget(10_000))
+    pull = half_gradients(step, rows["group"] == 1, ALL).tokens.pull
+    assert seen == [counted] * bool(counted)
+    of_first = torch.tensor([1.0, -1.0]).repeat_interleave(torch.tensor([3, 2])) * 0.1 / 5
+    torch.testing.assert_close(pull[:5], of_first if counted else torch.zeros(5))
+    torch.testing.assert_close(pull[5:9], torch.full((4,), 0.5 / 4))
