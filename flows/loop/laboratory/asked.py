@@ -104,10 +104,9 @@ def lab_ready(home: Home, asked: LabAsked) -> LabReady:
     """Return runs and methods; UsageError for a run without a stored policy, or if no method fits."""
     store, ages = Store(home.lake), _ages(asked.ages)
     found = [StoredRun(store, run_folder(home.runs, name)) for name in dict.fromkeys(asked.runs)]
-    for run in found:
-        run.rounds(asked.rounds)
+    remarks = [text for run in found for text in _without_later(run, asked.rounds, ages)]
     names = dict.fromkeys([*asked.method, *(_of_objective() if asked.every else ())])
-    laid, failed, remarks = [_laid(home, found, NONE, asked)], list[Failure](), list[str]()
+    laid, failed = [_laid(home, found, NONE, asked)], list[Failure]()
     for name in names:
         try:
             method = _laid(home, found, name, asked)
@@ -140,6 +139,18 @@ def _ages(text: str) -> list[int]:
     if not found or found[0] < 0:
         raise UsageError(f"--ages {text!r}: these are no ages", hint="write whole numbers from 0 on: --ages 0,1,4")
     return found
+
+
+def _without_later(run: StoredRun, num_rounds: int, ages: Sequence[int]) -> list[str]:
+    """Remark on rounds behind which a policy of some age is not there; UsageError without any round."""
+    rounds = run.rounds(num_rounds)
+    found = {age: [str(each.index) for each in rounds if len(each.later) < age] for age in ages}
+    return [
+        f"{run.folder.name}: no policy {age} updates after round {', '.join(missing)} is there, so these rounds have "
+        f"no rows of that age; a recipe keeps policies with keep.last, and `gradus restore` computes pruned ones again"
+        for age, missing in found.items()
+        if missing
+    ]
 
 
 def _of_objective() -> list[str]:
