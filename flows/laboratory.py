@@ -81,9 +81,10 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
     results = list[Comparison]()
     if not left:
         aside("every method has the gradient of the run's own: there is nothing to compare")
-        return results
     for halving in range(_HALVINGS, -1, -1):
-        left = left[: max(1, ceil(len(left) / 2))]
+        left = left[: ceil(len(left) / 2)]
+        if not left:
+            break
         amount = max(1, budget.amount // 2**halving)
         aside(f"comparing {', '.join([first['method'], *left])} with {amount:,} {budget.unit} each")
         results.append(_compare([first["method"], *left], ready, f"{budget.unit}={amount}"))
@@ -93,7 +94,13 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
 
 def _compare(methods: Sequence[str], ready: LabReady, budget: str) -> Comparison:
     names = [run.folder.name for run in ready.runs]
-    given = {"method": methods, "seeds": ready.asked.seeds, "budget": budget, "set": ready.asked.set}
+    texts = {each.name: each.given for each in ready.methods}
+    given = {
+        "method": [texts[name] for name in methods],
+        "seeds": ready.asked.seeds,
+        "budget": budget,
+        "set": ready.asked.set,
+    }
     return comparison.compare(recipes=names, **given)
 
 

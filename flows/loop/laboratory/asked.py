@@ -128,7 +128,7 @@ def _laid(home: Home, runs: Sequence[StoredRun], name: str, asked: LabAsked) -> 
     def over(run: StoredRun) -> Recipe:
         return read_recipe(home.runs, run.folder.name, list(asked.set), overlay)[0]
 
-    return Method(NONE if name == NONE else called(name, ()), {run.folder.name: over(run) for run in runs})
+    return Method(called(name, ()), {run.folder.name: over(run) for run in runs}, name)
 
 
 def _ages(text: str) -> list[int]:

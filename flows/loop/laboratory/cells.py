@@ -29,6 +29,8 @@ class Method:
     name: str
     recipes: Mapping[str, Recipe]
     """By the name of the run."""
+    given: str
+    """Its name or file, as it was given."""
 
 
 def cells_of(
