@@ -11,7 +11,7 @@ class GradientConfig(UpdateConfig):
     """An update whose gradient is computed, and whose step is taken back."""
 
     num_coordinates: int = Field(default=2**20, ge=2, le=2**28)
-    """Numbers that are kept of a gradient, for its angle to others: all of a policy of so many weights, else sums."""
+    """Numbers that are kept of a gradient, for its angle to others: all of a policy with no more weights, else sums."""
     max_held_out: int = Field(default=512, ge=1, le=MAX_ROWS)
     """Held-out rollouts whose log-probs are compared before and after a step, at most; groups are taken whole."""
 

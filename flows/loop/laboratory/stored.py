@@ -67,7 +67,7 @@ class StoredRun:
         return Past(rounds=tuple(map(self._figures, range(1, max(rounds, default=0) + 1))))
 
     def rounds(self, most: int) -> list[StoredRound]:
-        """Return at most so many rounds whose policy's weights are there, spread evenly; UsageError without any."""
+        """Return at most `most` rounds whose policy's weights are there, spread evenly; UsageError without any."""
         learned = sorted(index for stage, index, purpose in self.calls if (stage, purpose) == ("update", "train"))
         there = [index for index in learned if self._is_whole(self._policy(index))]
         if not there:
@@ -125,7 +125,7 @@ class StoredRun:
         return bool(names) and not self.store.pruned(policy).intersection(names)
 
     def _held_out(self, index: int) -> Tables:
-        """Rollouts of the evaluation of this round's policy; else of the next round, else of the one before."""
+        """Rollouts of the evaluation of this round's policy, otherwise those of the next round or of the one before."""
         evaluated = self.calls.get(("evaluate", index - 1, "eval"))
         if evaluated is not None:
             return self._held(self.store.manifest(evaluated).parents)
