@@ -6,7 +6,6 @@ One training of plain GRPO, with a seed that the ladder has not, is looked at; K
 step of each method on its rounds and the gain of training it. The interval is over seeds and rounds, drawn together.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -16,8 +15,7 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
-from ladder import HERE, RUNGS, Rung, compared
-from make import write_problems
+from ladder import HERE, RUNGS, Rung, begun, compared
 from scipy.stats import kendalltau
 
 SEED, NUM_DRAWS = 101, 2000
@@ -98,10 +96,7 @@ def report(rung: Rung, num_seeds: int) -> None:
 
 def main() -> None:
     """Look at both rungs of objectives."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--seeds", type=int, default=5)
-    num_seeds = parser.parse_args().seeds
-    write_problems(HERE)
+    num_seeds = begun()
     for rung in RUNGS:
         if rung.title in AGES:
             report(rung, num_seeds)

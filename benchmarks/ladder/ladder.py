@@ -113,12 +113,18 @@ def difference(pairs: Sequence[Mapping[str, Any]], method: str, than: str) -> st
     return ""
 
 
-def main() -> None:
-    """Run every rung."""
+def begun() -> int:
+    """Write the problems and return the seeds that the command asks for."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=5)
-    num_seeds = parser.parse_args().seeds
+    num_seeds: int = parser.parse_args().seeds
     write_problems(HERE)
+    return num_seeds
+
+
+def main() -> None:
+    """Run every rung."""
+    num_seeds = begun()
     for rung in RUNGS:
         started = time.monotonic()
         print(

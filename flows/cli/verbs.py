@@ -13,8 +13,8 @@ from gradus.flows.asked import asked_for, planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
+from gradus.flows.laboratory.asked import lab_asked
 from gradus.flows.library import exchange_calls, results, run_calls
-from gradus.flows.loop.laboratory.asked import lab_asked
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name

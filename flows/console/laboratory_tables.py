@@ -10,10 +10,12 @@ _MAX_COSINES = 12
 
 
 def render_laboratory(found: Laboratory) -> None:
-    """Print the methods, the run's own first, then by gain; cut is what clips and masks take at the highest age."""
-    columns = ("", "gain", "right", "wrong", "cosine", "S/N", "dead", "cut")
+    """Print the methods, the run's own first, then by gain."""
+    columns = ("", "gain", "right", "wrong", "cosine", "S/N", "dead")
     title = "a step of each method on the same rollouts; gain in points, right and wrong in nats"
     table(title, columns, [_row(each) for each in found["methods"]])
+    heads = ("", "pulled", *(f"{name}, age {age}" for age in found["ages"] for name in ("clipped", "masked")), "s")
+    table("tokens with weight, and |advantage| that clips and masks take", heads, _cut(found))
     distinct = [place for place, each in enumerate(found["methods"]) if not each["same_as"]]
     shown = distinct[:_MAX_COSINES]
     if len(shown) > 1:
@@ -40,7 +42,7 @@ def render_laboratory(found: Laboratory) -> None:
 
 
 def _row(each: MethodFigures) -> tuple[object, ...]:
-    gain, oldest = each["gain"], each["by_age"][-1]
+    gain = each["gain"]
     return (
         each["method"] + (f" (= {each['same_as']})" if each["same_as"] else ""),
         "-" if gain is None else f"{points(gain['mean'])}±{100 * gain['error']:.1f}",
@@ -49,8 +51,17 @@ def _row(each: MethodFigures) -> tuple[object, ...]:
         f"{each['cosine']:+.2f}",
         "-" if each["signal_to_noise"] is None else f"{each['signal_to_noise']:.2f}",
         share(each["dead_groups_frac"]),
-        share(oldest["clipped_frac"] + oldest["masked_frac"]),
     )
+
+
+def _cut(found: Laboratory) -> list[tuple[object, ...]]:
+    """A row a method: tokens that are pulled at, what is clipped and masked at each age, seconds."""
+    rows = list[tuple[object, ...]]()
+    for each in found["methods"]:
+        known = {of_age["age"]: (of_age["clipped_frac"], of_age["masked_frac"]) for of_age in each["by_age"]}
+        cut = (share(value) for age in found["ages"] for value in known.get(age, (None, None)))
+        rows.append((each["method"], share(each["tokens_frac"]), *cut, f"{each['seconds']:.1f}"))
+    return rows
 
 
 def _nats(value: float | None) -> str:

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Annotated, cast
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
+from gradus.flows.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import HOW
-from gradus.flows.loop.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
 from gradus.flows.recipe.checking import check_settings
@@ -125,14 +125,14 @@ def lab(asked: LabAsked) -> "Laboratory":
 
 def looked_at(asked: LabAsked) -> "Laboratory":
     """Do so; UsageError before Prefect is imported if it cannot begin."""
-    from gradus.flows.loop.laboratory.asked import lab_ready
+    from gradus.flows.laboratory.ready import lab_ready
 
     lab_ready(Home.from_environment(), asked)
     with computing() as ready:
-        from gradus.flows import laboratory  # Prefect, which wrong arguments need not wait for
+        from gradus.flows.laboratory.flow import lab  # Prefect, which wrong arguments need not wait for
 
         ready()
-        return cast("Callable[..., Laboratory]", laboratory.lab)(**vars(asked))
+        return cast("Callable[..., Laboratory]", lab)(**vars(asked))
 
 
 @call

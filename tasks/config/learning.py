@@ -1,4 +1,4 @@
-"""The stages that train, update and warmstart, and `given`, whose rows an update learns from, with their settings."""
+"""The stages that train, update and warmstart, and `gradient`, whose step is not taken, with their settings."""
 
 from functools import cached_property, partial
 from operator import eq
@@ -17,7 +17,17 @@ from gradus.components.chosen import (
     WeightConfig,
     none_if_empty,
 )
-from gradus.components.settings import INCIDENTAL, LIMIT, MAX_PROCESSES, MAX_ROUNDS, MAX_TOKENS, Config, empty, unset
+from gradus.components.settings import (
+    INCIDENTAL,
+    LIMIT,
+    MAX_PROCESSES,
+    MAX_ROUNDS,
+    MAX_ROWS,
+    MAX_TOKENS,
+    Config,
+    empty,
+    unset,
+)
 from gradus.components.stage import CHECKPOINTS, Role, Stage
 from gradus.data.lake.schema import OWN
 from gradus.data.worked import AS_IT_STANDS
@@ -357,4 +367,33 @@ WARMSTART = Stage(
     reads=lambda settings: {"problems": worked_columns(settings.template)},
     worker="policy",
     run="gradus.tasks.stages.warmstart:run",
+)
+
+
+class GradientConfig(UpdateConfig):
+    """An update whose gradient is computed, and whose step is taken back."""
+
+    num_coordinates: int = Field(default=2**20, ge=2, le=2**28)
+    """Numbers that are kept of a gradient, for its angle to others: all of a policy with no more weights, else sums."""
+    max_held_out: int = Field(default=512, ge=1, le=MAX_ROWS)
+    """Held-out rollouts whose log-probs are compared before and after a step, at most; groups are taken whole."""
+
+
+GRADIENT = Stage(
+    "gradient",
+    "Compute the gradient of an objective on stored rollouts, without a step.",
+    version=1,
+    makes="gradients",
+    settings=GradientConfig,
+    takes=(
+        *UPDATE.takes,
+        Role("sampler", "policy that sampled, if the updated one is a later one", CHECKPOINTS, default=None),
+        Role("held_rollouts", "rollouts whose log-probs a step changes", "rollouts", many=True, default=None),
+        Role("held_scores", "their scores", "scores", many=True, default=None),
+    ),
+    check="gradus.tasks.preflight.abilities:check_update",
+    reads=lambda settings: {**_reads(settings), "held_scores": SCORE_COLUMNS},
+    worker="policy",
+    verb=False,
+    run="gradus.tasks.stages.gradient:run",
 )

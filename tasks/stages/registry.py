@@ -17,9 +17,8 @@ from gradus.data.lake.schema import TABLES
 from gradus.data.nearest import did_you_mean
 from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
 from gradus.tasks.config.evaluate import EVALUATE
-from gradus.tasks.config.gradient import GRADIENT
 from gradus.tasks.config.ingest import INGEST
-from gradus.tasks.config.learning import UPDATE, WARMSTART
+from gradus.tasks.config.learning import GRADIENT, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.score import SCORE
 from gradus.tasks.config.shaping import SHAPE

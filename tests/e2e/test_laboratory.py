@@ -10,7 +10,8 @@ from safetensors.numpy import load_file
 
 import gradus
 from gradus.data.errors import UsageError
-from gradus.flows.loop.laboratory.asked import lab_asked, lab_ready
+from gradus.flows.laboratory.asked import lab_asked
+from gradus.flows.laboratory.ready import lab_ready
 from gradus.tasks.config.settings import Home
 from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE
 from tests.e2e.conftest import RECIPE, Program
@@ -126,6 +127,7 @@ def test_the_same_command_computes_nothing_again(stored: tuple[Program, dict[str
     code, out, _ = program.run("lab", "base", *named, "--rounds", "2")
     assert code == 0
     assert "kdrl is left out: " in out
+    assert "clipped, age 1" in " ".join(out.split())
     (folder,) = (program.home / "runs").glob("lab-*")
     assert json.loads((folder / LABORATORY).read_text())["cosines"] == again["cosines"]
     table = json.loads((folder / LABORATORY_TABLE).read_text())

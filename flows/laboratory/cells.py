@@ -7,8 +7,8 @@ from functools import partial
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
+from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.inputs import start_of
-from gradus.flows.loop.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.round.by_role import tables
 from gradus.flows.loop.round.memory import Memory, maybe
 from gradus.flows.loop.round.outcomes import Beginning
@@ -16,8 +16,7 @@ from gradus.flows.loop.round.steps import Steps
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.phases import phase_of
-from gradus.tasks.config.gradient import GradientConfig
-from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.learning import GradientConfig, UpdateConfig
 from gradus.tasks.inspect.laboratory.figures import Cell, Failure
 from gradus.tasks.runtime.calls import Outcome, Stages
 
@@ -122,6 +121,8 @@ class _Laid:
         found = {"sampler": [self.stored.policy]} if self.age else {}
         if config.needs_teacher:
             found["teacher"] = maybe(steps.start.teacher)
+        if config.teachers:
+            found["teachers"] = [steps.start.roles.get(name, self.stored.policy) for name in config.teachers]
         if config.loads_reference:
             found["reference"] = [steps.start.policy]
         return found

@@ -9,9 +9,10 @@ from typing import Any
 from gradus.data.lake.store import Store
 from gradus.flows import comparison
 from gradus.flows.console.output import aside
+from gradus.flows.laboratory.asked import lab_asked
+from gradus.flows.laboratory.cells import cells_of
+from gradus.flows.laboratory.ready import LabReady, lab_ready
 from gradus.flows.loop.comparing.budget import Budget
-from gradus.flows.loop.laboratory.asked import LabReady, lab_asked, lab_ready
-from gradus.flows.loop.laboratory.cells import cells_of
 from gradus.flows.recipe.lasting import lasting
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow

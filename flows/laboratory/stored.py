@@ -125,15 +125,21 @@ class StoredRun:
         return bool(names) and not self.store.pruned(policy).intersection(names)
 
     def _held_out(self, index: int) -> Tables:
-        """Rollouts of the evaluation of this round's policy, otherwise those of the next round or of the one before."""
+        """Return the rollouts of the policy's own evaluation, or without one those of a neighbouring round."""
         evaluated = self.calls.get(("evaluate", index - 1, "eval"))
-        if evaluated is not None:
+        if evaluated is not None and self._sampler(evaluated) == self._policy(index):
             return self._held(self.store.manifest(evaluated).parents)
         for other in (index + 1, index - 1):
             update = self.calls.get(("update", other, "train"))
             if update is not None:
                 return self._held(self.store.manifest(update).parents)
         return {}
+
+    def _sampler(self, evaluation: Ref) -> Ref | None:
+        """The policy that an evaluation is of; None if its rollouts do not name one."""
+        (rollouts, *_) = self.store.manifest(evaluation).parents["rollouts"]
+        named = self.store.manifest(Ref.parse(rollouts)).parents.get("policy", [])
+        return Ref.parse(named[0]) if named else None
 
     def _held(self, parents: Mapping[str, Sequence[str]]) -> Tables:
         return {f"held_{name}": [Ref.parse(text) for text in parents[name]] for name in ("rollouts", "scores")}
