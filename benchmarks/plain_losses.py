@@ -227,15 +227,12 @@ def sspo(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
     for places in (first[marks.row] + marks.start, first[marks.row] + marks.end, first):
         begins[places] = 1
     part = torch.cumsum(begins[:-1], 0) - 1
-    sizes = torch.bincount(part)
-    with torch.no_grad():
-        entropy = columns["now.entropy"]
-        mean = (_of_rows(columns, entropy, row, lengths) / lengths)[row]
-        own = (_of_rows(columns, entropy, part, sizes) / sizes)[part]
-        factor = torch.clamp(own / mean, 0.5, 2.0)
-        low, high = 1 - 0.04 * factor, 1 + 0.05 * factor
+    sizes, entropy = torch.bincount(part), columns["now.entropy"].detach()
+    mean = (_of_rows(columns, entropy, row, lengths) / lengths)[row]
+    factor = torch.clamp((_of_rows(columns, entropy, part, sizes) / sizes)[part] / mean, 0.5, 2.0)
     means = _of_rows(columns, columns["now.logp"] - columns["old.logp"], part, sizes) / sizes
-    return _between(torch.exp(torch.clamp(means, -10.0, 10.0))[part], columns["advantage"], low, high)
+    ratio = torch.exp(torch.clamp(means, -10.0, 10.0))[part]
+    return _between(ratio, columns["advantage"], 1 - 0.04 * factor, 1 + 0.05 * factor)
 
 
 def cispo(columns: Columns, row: Tensor, lengths: Tensor) -> Found:
