@@ -1,8 +1,8 @@
 """Engine `openai`: any server with OpenAI's API: vLLM's, SGLang's, or a hosted model.
 
-With `tokens` the server is sent token ids and gives back those it sampled with their log-probs, so that a policy can
-be updated from them; it must serve that policy, which a probe checks. Without, it is sent chat messages and gives text:
-such rollouts can be scored and read, and the update refuses them.
+With `tokens` the server takes token ids and returns the sampled ones with their log-probs, from which a policy can be
+updated; it must serve that policy, which a probe checks. Without, it takes chat messages and returns text: such
+rollouts can be scored and read, and the update refuses them.
 Log-probs must be those of the distribution sampled from; vLLM does that under `--logprobs-mode processed_logprobs`,
 which is checked before anything is sampled at another temperature than 1 or from a truncated distribution.
 Left out: streaming, tools, images.

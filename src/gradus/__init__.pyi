@@ -92,6 +92,7 @@ def update(
     reference: Input | None = None,
     batch: Input | None = None,
     teacher: Input | None = None,
+    teachers: Input | Sequence[Input] | None = None,
     **given: Unpack[_Drawn],
 ) -> Artifact: ...
 def warmstart(problems: Input, *, policy: Input | None = None, **given: Unpack[_Drawn]) -> Artifact: ...

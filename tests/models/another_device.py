@@ -148,17 +148,18 @@ def test_an_update_there_is_the_update_here(there: torch.device) -> None:
 def test_what_is_asked_of_the_vocabulary_there_is_what_it_is_here(there: torch.device) -> None:
     """On a GPU the pass over the vocabulary is compiled."""
     candidates = torch.tensor([[3, 4]] * 11)
-    asked = Asked(True, candidates, top_k=3, top_below=9, logsumexp=True, mean_logp=True, at_1=True)
+    asked = Asked(True, candidates, top_k=3, top_below=9, logsumexp=True, mean_logp=True, at_1=True, head=True)
     found: list[list[torch.Tensor]] = []
     for model in (policy().model, policy(there=there).model):
         rows = rollouts()
         pack = pack_of(torch.arange(4), rows["prompt.number"], rows["prompt"], rows["completion"])
         values = token_logprobs(model, pack, rows["temperature"], form_of(model), asked)
+        had = [each for each in values if each is not None]
         loss = sum(
-            (each * torch.arange(11.0).view(11, *[1] * (each.dim() - 1))).sum() for each in values if each.requires_grad
+            (each * torch.arange(11.0).view(11, *[1] * (each.dim() - 1))).sum() for each in had if each.requires_grad
         )
         loss.backward()
-        found.append([*values, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)])
+        found.append([*had, *(p.grad.cpu() for p in model.parameters() if p.grad is not None)])
     assert len(found[0]) > 12
     for ours, expected in zip(found[1], found[0], strict=True):
         torch.testing.assert_close(ours, expected, rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ def historical_std(candidates: Rows) -> Floats:
     """Population standard deviation (ddof 0) of each problem's accuracy history (N,); NaN for an empty history.
 
     The historical variance score of 1-shot RLVR (arXiv 2504.20571): the variance of a problem's training accuracy over
-    the epochs; its square root ranks alike. Histories may be of any lengths; one entry gives 0.
+    the epochs; its square root has the same order. Histories may have any lengths; that of one entry is 0.
     """
     history = candidates["history"]
     lengths, flat = np.diff(history.offsets), history.values

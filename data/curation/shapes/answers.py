@@ -57,9 +57,10 @@ def polychromic(rows: Rows, *, k: Annotated[int, Ge(2)] = 4) -> Mapping[str, Any
 
     Polychromic Objectives (arXiv 2509.25424): the score of a set is its mean reward times the share of distinct
     behaviours in it. Less the mean over all sets, which is that of the group (the advantage `dr_grpo`), this is a row's
-    advantage: a wrong row gains where it is unlike the others. Deviations: all sets of the group, not a sample of them;
-    a behaviour is an extracted answer, all rows without one are alike; no rollouts from the middle of others (vine
-    sampling). A row without a reward counts nowhere. Groups of at most k rows have one set, and nothing to learn.
+    advantage, so a wrong row with a rare answer may have a positive one. Deviations: all sets of the group, not a
+    sample of them; a behaviour is an extracted answer, all rows without one are alike; no rollouts from the middle of
+    others (vine sampling). A row without a reward counts nowhere. Groups of at most k rows have one set, and nothing to
+    learn.
 
     Args:
         k: Rows of a set.

@@ -89,8 +89,8 @@ def branch_entropy(
 ) -> Planned | None:
     """Continue rollouts of each group from their token of the highest entropy, in the same group (TreePO).
 
-    As `branch` (TreePO, arXiv 2508.17445), by the entropies of a forced pass, the measure `token_entropy`: a token can
-    be improbable where the policy is certain, and probable where it is not.
+    As `branch` (TreePO, arXiv 2508.17445), by the entropies of a forced pass, the measure `token_entropy`: the
+    probability of the sampled token alone does not measure them.
 
     Args:
         n: Branches of each chosen rollout.

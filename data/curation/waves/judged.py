@@ -31,8 +31,8 @@ def pairs(
     """Ask a judge which of two answers is better, for every pair of a group (Pref-GRPO).
 
     Pref-GRPO (arXiv 2508.20751) compares all pairs of a group by a preference model and rewards each answer by its win
-    rate. Which answer of a pair is shown first is drawn, since judges prefer a place. The rows are of the use `judge`,
-    about the answer shown first and the one shown second; `[score.judge]` gives 1 for the first, 0 for the second.
+    rate. The order of a pair is random, since judges prefer a position. The rows have the use `judge` and are about the
+    first and the second answer as shown; `[score.judge]` returns 1 for the first, 0 for the second.
     Deviation: the paper's judge looks at images, this one at texts.
 
     Args:
@@ -115,8 +115,8 @@ def refine(
     """Have the policy write a better answer after a critique; it joins the group of the answer (Critique-GRPO).
 
     Critique-GRPO (arXiv 2506.03106): the refinement is sampled from question, answer and critique, and trained as an
-    answer to the problem's own prompt; its origin is `refined`, for the shaped loss that the paper gives such rows
-    (update.origin_losses). Deviation: every refinement joins, not the best ones alone.
+    answer to the problem's own prompt; its origin is `refined`, to which update.origin_losses can give the paper's
+    shaped loss. Deviation: all refinements join the group, not only the best.
 
     Args:
         n: Refinements of an answer.

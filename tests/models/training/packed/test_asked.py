@@ -93,7 +93,7 @@ def test_the_most_likely_tokens_are_those_of_full_logits(monkeypatch: pytest.Mon
 
 
 def test_what_is_not_asked_for_is_not_there() -> None:
-    assert asked_of(tiny(), Asked())[2:] == (None,) * 6
+    assert set(asked_of(tiny(), Asked())[2:]) == {None}
 
 
 class Largest(TorchDispatchMode):
