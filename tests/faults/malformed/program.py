@@ -143,7 +143,7 @@ def _called(flow: Any, *args: Any, **kwargs: Any) -> Any:
     return found
 
 
-def _train(recipe: Any, *_: object) -> None:
+def _train(recipe: Any, *_: object, **__: object) -> None:
     start_of(Local(), as_run(recipe))  # pyright: ignore[reportArgumentType] - all that it needs of a session
     raise AcceptedError
 
