@@ -45,7 +45,7 @@ class Candidates(TableRows):
 def candidates(problems: pa.Table, difficulty: pa.Table | None) -> Candidates:
     """Return problems with their measurements beside them, in the order of the problems.
 
-    A problem without a difficulty row, or with one of n = 0, is unmeasured: n and k are 0 and its pass_rate NaN.
+    A problem without a difficulty row is unmeasured: n and k are 0 and its pass_rate NaN.
     Raise BadInputError if no difficulty row matches a problem.
     """
     measured = complete(difficulty if difficulty is not None else DIFFICULTY.arrow.empty_table())

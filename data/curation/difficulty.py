@@ -150,8 +150,9 @@ def _part(rows: pa.Table) -> tuple[_Part, Ints]:
 def complete(table: pa.Table) -> pa.Table:
     """Fill a difficulty table that has at least problem_id, n and k up to the full schema.
 
-    Rate and variance always follow from n and k (null where n is 0); a missing history is the one rate, missing
-    policies are null, a missing posterior is Beta(1 + k, 1 + n - k). Histories may be of any lengths.
+    Rate and variance follow from n and k; where n is 0 a given rate stays, that of an unknown number of rollouts. A
+    missing history is the one rate, missing policies are null, a missing posterior is Beta(1 + k, 1 + n - k). Histories
+    may have any lengths.
     Raises BadInputError naming the first row whose counts or history cannot be.
     """
     table = cast_to_schema(table, DIFFICULTY)
@@ -159,7 +160,7 @@ def complete(table: pa.Table) -> pa.Table:
     n, k = ints(table.column("n")), ints(table.column("k"))
     _refuse(table, (n < 0) | (k < 0) | (k > n), "does not have 0 <= k <= n")
     _refuse_grades(table)
-    rate = np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
+    rate = np.divide(k, n, out=floats(table.column("pass_rate")).copy(), where=n > 0)
     offsets, values = _history(table, rate)
     history = _lists(offsets, values)
     if table.column("policies").null_count:
@@ -169,8 +170,8 @@ def complete(table: pa.Table) -> pa.Table:
         policies = table.column("policies")
     return _replace(
         table,
-        pass_rate=pa.array(rate, mask=n == 0),
-        variance=pa.array(rate * (1 - rate), mask=n == 0),
+        pass_rate=pa.array(rate, mask=np.isnan(rate)),
+        variance=pa.array(rate * (1 - rate), mask=np.isnan(rate)),
         history=history,
         policies=policies,
         alpha=pc.coalesce(table.column("alpha"), pa.array(1.0 + k)),

@@ -200,7 +200,7 @@ DIFFICULTY = TableSchema(
         Column("problem_id", _TEXT, "the problem measured", required=True),
         Column("n", _INT, "judged rollouts", required=True, low=0),
         Column("k", _INT, "correct ones", required=True, low=0),
-        Column("pass_rate", _FLOAT, "k / n", low=0, high=1),
+        Column("pass_rate", _FLOAT, "k / n; where n is 0, that of an unknown number of rollouts", low=0, high=1),
         Column("variance", _FLOAT, "pass_rate * (1 - pass_rate)", low=0, high=1),
         _whole("last_round", _SMALL, "round of the newest measurement"),
         Column("history", pa.list_(_FLOAT), "pass rate of each measurement, oldest first", low=0, high=1),

@@ -10,7 +10,8 @@ from gradus.data.errors import BadInputError, shortened
 from gradus.data.lake.schema import PROBLEMS, cast_to_schema
 from gradus.data.records import Problem
 from gradus.data.sources.formats import FIELDS, FORMATS, UnusableRowError, content_id, detect
-from gradus.data.sources.tabular import Located, Refused, Renamed
+from gradus.data.sources.reading import Located, Refused
+from gradus.data.sources.tabular import Renamed
 
 BATCH_ROWS = 4096
 _GIVEN = "answer_given"

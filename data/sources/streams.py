@@ -8,7 +8,7 @@ from typing import Any
 from gradus.components.libraries import library_reason
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.records import JsonObject
-from gradus.data.sources.tabular import Located, Refused, read_rows
+from gradus.data.sources.reading import Located, Refused, read_rows
 
 GYM = "reasoning-gym:"
 

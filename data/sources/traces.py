@@ -10,7 +10,7 @@ from pathlib import Path
 from gradus.data.errors import BadInputError
 from gradus.data.records import Problem, Row
 from gradus.data.sources.problems import folded, question_key
-from gradus.data.sources.tabular import Refused, read_rows
+from gradus.data.sources.reading import Refused, read_rows
 
 
 @dataclass(frozen=True)

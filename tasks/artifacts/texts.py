@@ -12,7 +12,7 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Problem
-from gradus.data.sources.tabular import Refused
+from gradus.data.sources.reading import Refused
 from gradus.data.sources.traces import read_traces
 from gradus.tasks.config.prompts import PROMPT_COLUMNS
 

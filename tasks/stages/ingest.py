@@ -8,8 +8,8 @@ import pyarrow as pa
 from gradus.data.errors import BadInputError
 from gradus.data.records import Problem
 from gradus.data.sources.problems import problems_table
+from gradus.data.sources.reading import Refused
 from gradus.data.sources.streams import open_source
-from gradus.data.sources.tabular import Refused
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.stages.context import StageContext, StageResult

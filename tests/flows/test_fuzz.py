@@ -18,7 +18,8 @@ from gradus.data.errors import GradusError
 from gradus.data.lake.schema import DIFFICULTY, PLAN, PROBLEMS, ROLLOUTS, SCORES
 from gradus.data.sources.formats import FORMATS
 from gradus.data.sources.problems import problems_table
-from gradus.data.sources.tabular import Refused, read_rows, read_user_table
+from gradus.data.sources.reading import Refused, read_rows
+from gradus.data.sources.tabular import read_user_table
 from gradus.flows.cli import main as cli
 from gradus.flows.library import calling
 from gradus.flows.library.texts import configured, mapping, parse_filter, parse_reward

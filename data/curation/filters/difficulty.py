@@ -39,7 +39,7 @@ def pass_rate(candidates: Rows, *, low: float = 0.0, high: float = 1.0, unmeasur
     )
 
 
-@component("filter", paper="arXiv 2503.14476", needs=("n", "k", "pass_rate"))
+@component("filter", paper="arXiv 2503.14476", needs=("pass_rate",))
 def zero_variance(candidates: Rows, *, unmeasured: Unmeasured = "keep") -> Selection:
     """Drop problems that were answered all wrong or all right: a group-relative advantage of them is zero.
 
@@ -48,13 +48,13 @@ def zero_variance(candidates: Rows, *, unmeasured: Unmeasured = "keep") -> Selec
     Args:
         unmeasured: keep or drop problems that were never measured.
     """
-    n, k = candidates["n"], candidates["k"]
+    rate = candidates["pass_rate"]
     return selection(
         candidates.num_rows,
         [
             (_unmeasured(candidates, unmeasured), "zero_variance: never measured"),
-            ((n > 0) & (k == 0), "zero_variance: all wrong"),
-            ((n > 0) & (k == n), "zero_variance: all right"),
+            (rate == 0, "zero_variance: all wrong"),
+            (rate == 1, "zero_variance: all right"),
         ],
     )
 
@@ -87,9 +87,12 @@ def group_variance(
 
 
 def normalised_variance(candidates: Rows) -> Floats:
-    """k(n-k)/floor(n^2/4) per problem (N,): 0 for a group of one, NaN where nothing was measured."""
-    n, k = candidates["n"], candidates["k"]
-    share = np.where(n > 0, 0.0, np.nan)
+    """k(n-k)/floor(n^2/4) per problem (N,): 0 for a group of one, NaN where nothing was measured.
+
+    Of a pass rate p of an unknown number of rollouts it is that of an even number, 4p(1-p).
+    """
+    n, k, rate = candidates["n"], candidates["k"], candidates["pass_rate"]
+    share = np.where(n > 0, 0.0, 4 * rate * (1 - rate))
     return np.divide(k * (n - k), n * n // 4, out=share, where=n > 1)
 
 

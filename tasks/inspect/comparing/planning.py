@@ -21,7 +21,7 @@ from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
 from gradus.data.records import Row
-from gradus.data.sources.tabular import Refused, read_rows
+from gradus.data.sources.reading import Refused, read_rows
 from gradus.tasks.inspect.comparing.clusters import clusters_of, num_clusters, units
 from gradus.tasks.inspect.comparing.figures import Fields
 from gradus.tasks.inspect.comparing.report import Methods

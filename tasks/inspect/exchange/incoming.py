@@ -18,7 +18,8 @@ from gradus.data.exchange.tables import tables_of
 from gradus.data.files import replacing
 from gradus.data.nearest import did_you_mean
 from gradus.data.sources.formats import UnusableRowError
-from gradus.data.sources.tabular import Refused, Renamed, read_rows, refuse_fields
+from gradus.data.sources.reading import Refused, read_rows
+from gradus.data.sources.tabular import Renamed, refuse_fields
 from gradus.tasks.inspect.exchange.own_rows import OWN_HINT, OwnRows
 from gradus.tasks.inspect.token_pieces import texts_of, tokenizer_of
 

@@ -10,7 +10,7 @@ from gradus.data.exchange.row import Exchanged
 from gradus.data.records import Problem, Row
 from gradus.data.sources.formats import UnusableRowError, content_id
 from gradus.data.sources.problems import folded
-from gradus.data.sources.tabular import Refused
+from gradus.data.sources.reading import Refused
 
 OWN_HINT = "a row has problem_id or question, and reward or correct; --map ours=theirs renames columns"
 

@@ -13,7 +13,7 @@ from gradus.data.arrays import nulls, positions
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
 from gradus.data.records import Json
-from gradus.data.sources.tabular import Refused
+from gradus.data.sources.reading import Refused
 from gradus.models.policy import PromptSide, completion_texts
 from gradus.models.templates import PromptStyle
 from gradus.models.training.warmstart import Example, example_of

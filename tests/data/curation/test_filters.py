@@ -180,3 +180,13 @@ def test_real_difficulty_buckets_come_out_as_given() -> None:
     assert set(given[hard.kept]) == {"hard"}
     assert set(given[medium.kept]) == {"medium"}
     assert set(given[easy.kept]) == {"easy"}
+
+
+def test_a_pass_rate_of_an_unknown_number_of_rollouts_is_filtered_by() -> None:
+    problems = pa.table({"problem_id": list("abc"), "question": list("abc")})
+    rates = pa.table({"problem_id": list("abc"), "n": [0, 0, 0], "k": [0, 0, 0], "pass_rate": [0.0, 0.25, 1.0]})
+    rows = candidates(problems, rates)
+    assert kept(run_filter(rows, "zero_variance", {})) == [1]
+    assert kept(run_filter(rows, "pass_rate", {"low": 0.5})) == [2]
+    assert kept(run_filter(rows, "group_variance", {"min": 0.75})) == [1]
+    assert kept(run_filter(rows, "group_variance", {"min": 0.76})) == []

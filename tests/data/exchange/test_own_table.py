@@ -12,7 +12,7 @@ from gradus.data.curation.difficulty import add
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.exchange.tables import with_lengths
 from gradus.data.sources.problems import problems_table
-from gradus.data.sources.tabular import Refused, read_rows
+from gradus.data.sources.reading import Refused, read_rows
 from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source, read_incoming, write_rows
 from tests.data.curation.tallies import measured
 

@@ -13,8 +13,9 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.sources.formats import last_boxed, sentences
 from gradus.data.sources.problems import problems_table
+from gradus.data.sources.reading import Refused
 from gradus.data.sources.streams import open_source
-from gradus.data.sources.tabular import Refused, read_user_table
+from gradus.data.sources.tabular import read_user_table
 
 REAL = Path(__file__).parents[3].parent / "shared" / "data"
 real = pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")

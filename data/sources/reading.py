@@ -1,0 +1,162 @@
+"""Rows of the files that people have, JSONL, JSON and Parquet, with their places; those that are none are counted."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gradus.data.errors import BadInputError, shortened
+from gradus.data.records import Row
+
+MAX_EXAMPLES = 5
+
+
+@dataclass
+class Refused:
+    """Rows that could not be used: how many for which reason, and the first places."""
+
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    examples: list[str] = field(default_factory=list[str])
+
+    def add(self, reason: str, place: str) -> None:
+        """Count a row."""
+        self.reasons[reason] += 1
+        if len(self.examples) < MAX_EXAMPLES:
+            self.examples.append(f"{place}: {reason}")
+
+
+@dataclass(frozen=True)
+class Located:
+    """A row and its place, for messages: `train.jsonl line 7`."""
+
+    place: str
+    row: Row
+
+
+def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
+    """Yield the rows of a JSONL, JSON or Parquet file.
+
+    A .json file is an array of rows, one object, or JSONL. What is no JSON object is counted as refused and skipped.
+    """
+    if not path.is_file():
+        raise BadInputError(f"there is no file {path}", hint="give a .jsonl or .parquet file")
+    if path.suffix == ".parquet":
+        yield from _parquet(path)
+    elif path.suffix == ".json" and (whole := _whole(path)) is not None:
+        yield from _of_json(path, whole, refused)
+    elif path.suffix in (".jsonl", ".json", ".ndjson"):
+        yield from _jsonl(path, refused)
+    else:
+        raise BadInputError(f"{path} ends in {path.suffix or 'nothing'}", hint="give a .jsonl or .parquet file")
+
+
+def _parquet(path: Path) -> Iterator[Located]:
+    damaged = BadInputError(f"{path} cannot be read as Parquet: it is cut off, damaged or something else")
+    try:
+        file = pq.ParquetFile(path, page_checksum_verification=True)
+        names: list[str] = file.schema_arrow.names
+        if twice := [name for name, count in Counter(names).items() if count > 1]:
+            problem = f"{path} has the column {shortened(twice[0])} twice"
+            raise BadInputError(problem, hint="rename or remove one of them")
+        for batch_index, batch in enumerate(file.iter_batches(batch_size=8192)):
+            columns = [_values(path, name, column) for name, column in zip(names, batch.columns, strict=True)]
+            for index, values in enumerate(zip(*columns, strict=True)):
+                yield Located(f"{path} row {batch_index * 8192 + index + 1}", dict(zip(names, values, strict=True)))
+    except UnicodeDecodeError:
+        raise BadInputError(f"{path} holds text that is not valid UTF-8", hint="write it again as UTF-8") from None
+    except (pa.ArrowException, OSError):
+        raise damaged from None
+
+
+def _values(path: Path, name: str, column: pa.Array) -> list[object]:
+    """The values of a column; BadInputError if Python has none of that kind, as for years after 9999."""
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:
+        raise
+    except (ValueError, OverflowError, KeyError, ImportError, pa.ArrowException):
+        raise BadInputError(
+            f"{path}: column {shortened(name)} holds dates or times that cannot be read", hint="write it as text"
+        ) from None
+
+
+def _whole(path: Path) -> list[object] | Row | None:
+    """Return what a .json file holds that is not a row a line; None for JSONL, or for what is no JSON."""
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip().removeprefix(b"\xef\xbb\xbf")), b"")
+    if not first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
+        try:
+            json.loads(first)
+        except ValueError:
+            pass
+        else:
+            return None
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
+    except _TwiceError as error:
+        raise BadInputError(f"{path}: {error}", hint="remove one of them") from None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _of_json(path: Path, whole: list[object] | Row, refused: Refused) -> Iterator[Located]:
+    """Yield the rows of an array, or the one object, of a .json file."""
+    for index, row in enumerate(whole if isinstance(whole, list) else [whole], start=1):
+        place = f"{path} row {index}" if isinstance(whole, list) else str(path)
+        if not isinstance(row, dict):
+            refused.add("not a JSON object", place)
+        elif not _is_unicode(cast("Row", row)):
+            refused.add("not valid Unicode (half of a surrogate pair)", place)
+        else:
+            yield Located(place, cast("Row", row))
+
+
+def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
+    with path.open("rb") as file:
+        for index, line in enumerate(file, start=1):
+            place = f"{path} line {index}"
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line.decode("utf-8-sig" if index == 1 else "utf-8"), object_pairs_hook=_once)
+            except _TwiceError as error:
+                refused.add(str(error), place)
+                continue
+            except UnicodeDecodeError:
+                refused.add("not valid UTF-8", place)
+                continue
+            except (ValueError, RecursionError):
+                refused.add("not valid JSON", place)
+                continue
+            if not isinstance(row, dict):
+                refused.add("not a JSON object", place)
+            elif b"\\u" in line and not _is_unicode(row):
+                refused.add("not valid Unicode (half of a surrogate pair)", place)
+            else:
+                yield Located(place, row)
+
+
+class _TwiceError(ValueError):
+    """An object has a key twice: which of its values is meant, nobody knows."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        (name, _), *_ = Counter(key for key, _ in pairs).most_common(1)
+        raise _TwiceError(f"the key {shortened(name, 40)} stands there twice")
+    return found
+
+
+def _is_unicode(row: Row) -> bool:
+    """Return whether every text of a row can be stored: JSON may escape half of a character."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
