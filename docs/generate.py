@@ -11,6 +11,7 @@ import tomllib
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,50 @@ from gradus.tasks.inspect.catalogue import Component, Setting, catalogue, settin
 
 FOLDER = Path(__file__).parent / "reference"
 WRITTEN = "<!-- Written by docs/generate.py. -->"
+_GREEK = [
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "kappa",
+    "lambda",
+    "pi",
+    "psi",
+    "rho",
+    "sigma",
+    "tau",
+    "theta",
+    "omega",
+    "Omega",
+]
+_SYMBOLS = {
+    **{name: f"\\{name}" for name in (*_GREEK, "exp", "log", "min", "max")},
+    "sum": r"\sum",
+    "grad": r"\nabla",
+    "KL": r"\mathrm{KL}",
+    **{
+        name: f"\\operatorname{{{name}}}"
+        for name in ["clamp", "clip", "sigmoid", "mean", "std", "sg", "sgn", "logsumexp", "Beta"]
+    },
+}
+_SIGNS = {
+    "*": r"\cdot",
+    ">=": r"\geq",
+    "<=": r"\leq",
+    "==": "=",
+    "||": r"\parallel",
+    "|": r"\vert",
+    "..": r"\ldots",
+    "<": r"\lt",
+    ">": r"\gt",
+}
+_TOKEN = re.compile(
+    r"(?P<code>`[^`]+`)|(?P<indicator>1(?=\[))|(?P<member>in(?= \[))|(?P<text>'s\b|[a-z]+(?:-[a-z]{2,})+|n't)"
+    r"|(?P<close>[)\]])|(?P<open>[(\[])|(?P<name>[A-Za-z]+)(?P<digit>\d?)(?P<prime>'(?!s\b))?"
+    r"(?:_(?P<below>\{[^}]*\}|[A-Za-z0-9]+(?:\+1)?(?:,[a-z])?))?"
+    r"|(?P<number>\d+(?:\.\d+)?)|(?P<above>\^(?:-?\w+|\((?:[^()]|\([^()]*\))*\))|\*(?= ?[|)]))"
+    r"|(?P<sign>>=|<=|==|\.\.|\|\||[*|<>])|(?P<space>\s+)|(?P<stop>[,;:.?])|(?P<other>.)"
+)
 
 
 def pages() -> dict[str, str]:
@@ -60,15 +105,14 @@ def _recipe() -> Iterator[str]:
 
 def _components() -> Iterator[str]:
     yield (
-        "What a recipe names. `file.py:function` stands wherever a name may: see [extending](../extending.md). Of "
-        "each: the formula as it is implemented, its settings, the test that verifies it, and the methods that use it. "
-        "Those "
-        "of its own paper have their trust, how well the formula is known, and what they do otherwise."
+        "What a recipe names. `file.py:function` stands wherever a name may: see [extending](../extending.md). A row "
+        "for each: the formula as it is implemented; the trust, how well the formula is known, and the deviations of "
+        "the method of its own paper; the test that verifies it; the methods that use it. Then its settings."
     )
     for kind, found in catalogue().items():
         if kind == "stage":
             continue
-        yield from ("", f"## {kind.replace('_', ' ')}")
+        yield from ("", f"## {kind.replace('_', ' ')}", "", *_rows(kind, found))
         for name, component in found.items():
             yield from ("", f"### {name}", "", *_about(component))
             if component["settings"]:
@@ -78,14 +122,39 @@ def _components() -> Iterator[str]:
             yield from _used_by(_users()[kind, name], component["paper"])
 
 
+def _rows(kind: str, found: Mapping[str, Component]) -> Iterator[str]:
+    """A row for each component of a kind."""
+    yield from ("| | formula, or purpose | paper | trust | deviations | verified by | methods |", "|---" * 7 + "|")
+    for name, each in found.items():
+        users = _users()[kind, name]
+        own = next((overlay for overlay in users.values() if overlay.get("paper") == each["paper"] != ""), {})
+        formula = formula_of(each["doc"])
+        yield (
+            "".join(
+                f"| {cell} "
+                for cell in (
+                    f"`{name}`",
+                    f"${latex(formula)}$" if formula else _cell(each["what"]),
+                    _linked(each["paper"]),
+                    own.get("trust", ""),
+                    _cell(_plain(own.get("deviates", ""))),
+                    f"`{each['test'].rpartition('/')[2]}`" if each["test"] else "",
+                    ", ".join(f"`{method}`" for method in users),
+                )
+            )
+            + "|"
+        )
+
+
+def _linked(paper: str) -> str:
+    return re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", paper)
+
+
 def _about(component: Component) -> Iterator[str]:
-    """The sentence of a component with its paper, its formula, and the other paragraphs of its docstring."""
-    linked = re.sub(r"arXiv (\d{4}\.\d{4,5})", r"[arXiv \1](https://arxiv.org/abs/\1)", component["paper"])
+    """The sentence of a component with its paper, and the other paragraphs of its docstring."""
     what, formula = component["what"], formula_of(component["doc"])
     name = what.partition(formula)[0].rstrip(" :") if formula and formula in what else ""
-    yield _cell(f"{name}." if name else what) + (f" {linked}." if component["paper"] else "")
-    if formula:
-        yield from ("", "```text", formula, "```")
+    yield _cell(f"{name}." if name else what) + (f" {_linked(component['paper'])}." if component["paper"] else "")
     for paragraph in component["doc"].split("\n\n")[1:]:
         yield from ("", _plain(paragraph))
 
@@ -98,11 +167,85 @@ def formula_of(doc: str) -> str:
     >>> formula_of("Keep problems of which n = 0, or that are new.")
     ''
     """
-    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z])|\n\n", " ".join(doc.replace("\n\n", ". ").split()))
+    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z0-9])", " ".join(re.sub(r"[.;]?\n\n", ". ", doc).split()))
     for sentence in sentences:
         if found := re.search(r"(?:^|: )([A-Za-z]\w*(?:\([^)]*\))?'? = .+)", sentence):
-            return found[1].rstrip(". ")
+            return found[1].rstrip(".; ")
     return ""
+
+
+def latex(formula: str) -> str:
+    r"""Return a formula as LaTeX: names of several letters that are no symbols are words or settings.
+
+    >>> latex("A_i = r_i / (std(r) + std_eps) over groups")
+    'A_{i} = r_{i} / ( \\operatorname{std} ( r ) + \\mathtt{std}_{\\mathtt{eps}} ) \\text{ over groups}'
+    >>> latex("b_t in [1 - low, 1 + high]")
+    'b_{t} \\in [ 1 - \\text{low} , 1 + \\text{high} ]'
+    >>> latex("V(s_k+1)^2 >= |pi_ref,t|")
+    'V ( s_{k+1} )^{2} \\geq \\vert \\pi_{\\mathrm{ref},t} \\vert'
+    """
+    parts = list(_symbols(formula))
+    for at, (kind, text) in enumerate(parts):  # a space beside a word is one, and so is a stop between two words
+        before, *ahead = (part[0] for part in (parts[at - 1], *parts[at + 1 : at + 3]))
+        is_space = kind == "space" and "text" in (before, *ahead[:1]) and "sign" not in (before, *ahead[:1])
+        if is_space or (kind == "stop" and [before, *ahead] == ["text", "space", "text"]):
+            parts[at] = ("text", text)
+    found: list[str] = []
+    for kind, run in groupby(parts, key=lambda part: part[0]):
+        texts = [text for _, text in run]
+        if kind == "text":
+            found.append(rf"\text{{{''.join(texts)}}}")
+        elif kind == "above":
+            found[-1] += "".join(texts)
+        elif kind != "space":
+            found += texts
+    return " ".join(found)
+
+
+def _symbols(formula: str) -> Iterator[tuple[str, str]]:
+    """Yield kind and LaTeX of each token: text, math, above (a power), space or stop."""
+    for match in _TOKEN.finditer(formula):
+        kind, text = str(match.lastgroup), match[0]
+        if match["name"]:
+            yield _symbol(match, formula)
+        elif kind == "code":
+            yield "math", _setting(text.strip("`"))
+        elif kind in ("indicator", "member"):
+            yield "math", {"1": r"\mathbf{1}", "in": r"\in"}[text]
+        elif kind == "above":
+            power = text[2:-1] if text.startswith("^(") else text[1:] or "*"
+            yield "above", f"^{{{latex(power) if power != '*' else power}}}"
+        elif kind in ("space", "stop", "text"):
+            yield kind, " " if kind == "space" else text
+        else:
+            yield "sign" if kind in ("sign", "other") else kind, _SIGNS.get(text, text)
+
+
+def _symbol(match: re.Match[str], formula: str) -> tuple[str, str]:
+    name, below, digit = match["name"], match["below"], match["digit"]
+    if digit and len(name) == 1:
+        return "math", f"{name}_{{{','.join(filter(None, (digit, below)))}}}"
+    if digit or below in ("eps", "kl"):
+        return ("math", _setting(match[0])) if below else ("text", match[0])
+    article = name == "a" and not below and re.match(r" [a-z]{2,}(?<! is)(?<! of)\b", formula[match.end() :])
+    if (len(name) == 1 and not article) or name in _SYMBOLS:
+        return "math", _SYMBOLS.get(name, name) + (match["prime"] or "") + (
+            f"_{{{_below(below.strip('{}'))}}}" if below else ""
+        )
+    if below:
+        return "math", _setting(match[0])
+    return "text", match[0]
+
+
+def _below(text: str) -> str:
+    """A subscript: words upright, single letters as symbols."""
+    return re.sub(r"[A-Za-z]{3,}", r"\\mathrm{\g<0>}", text)
+
+
+def _setting(name: str) -> str:
+    """A name in type: what follows an underscore is below, since Markdown takes an escaped one for its own."""
+    first, *others = (f"\\mathtt{{{part}}}" for part in name.split("_"))
+    return first + (f"_{{{' '.join(others)}}}" if others else "")
 
 
 def _plain(text: str) -> str:

@@ -1,5 +1,6 @@
 """README and docs/: links lead somewhere, commands and settings exist, recipes can be read. Nothing is started."""
 
+import doctest
 import importlib.util
 import os
 import re
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from matplotlib.mathtext import MathTextParser
 from typer.main import get_command
 
 from gradus.data.curation.candidates import Candidates
@@ -122,17 +124,36 @@ def flat(nav: Any) -> list[str]:
     return [page for each in inner for page in flat(each)]
 
 
-def test_the_page_of_components_has_the_formula_the_test_and_the_methods_of_each() -> None:
+@pytest.fixture(scope="module")
+def generate() -> Any:
     spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
     assert spec is not None
     assert spec.loader is not None
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_formulas_are_latex_that_another_program_reads(generate: Any) -> None:
+    assert doctest.testmod(generate).failed == 0
+    page = (ROOT / "docs" / "reference" / "components.md").read_text()
+    formulas = re.findall(r"^\| `\w+` \| \$(.*?)\$ \|", page, re.MULTILINE)
+    assert len(formulas) > 90
+    assert not any(re.search(r"\\[^a-zA-Z]", formula) for formula in formulas)  # Markdown would take it for its own
+    for formula in formulas:
+        MathTextParser("path").parse("$" + formula.replace(r"\lt", "<").replace(r"\gt", ">") + "$")
+
+
+def test_the_page_of_components_has_the_formula_the_test_and_the_methods_of_each(generate: Any) -> None:
     parts = (
         generate.pages()["components.md"].partition("\n## loss\n")[2].partition("\n## aggregation\n")[0].split("\n### ")
     )
     of_loss = {part.partition("\n")[0]: part for part in parts}
-    assert "\nL_i = -min(s_i A_i, b_i A_i), s_i = exp(mean_t (logp - logp_old)), b_i in [" in of_loss["gspo"]
+    rows = {line.split("`")[1]: line for line in parts[0].splitlines() if line.startswith("| `")}
+    assert rows.keys() == of_loss.keys() - {parts[0].partition("\n")[0]}
+    formula = r"$L_{i} = - \min ( s_{i} A_{i} , b_{i} A_{i} ) , s_{i} = \exp ( \operatorname{mean}_{t}"
+    assert formula in rows["gspo"]
+    assert "| confirmed |  | `test_sequence.py::" in rows["gspo"]
     assert (
         "\nMethod `gspo`: the likelihood ratio of a whole completion is clipped, not that of each token. Trust: confi"
         in (of_loss["gspo"])
