@@ -32,7 +32,7 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
         if above == parent:
             beside[end] = [name]
     shallowest = {end: [n for n in same if _depth(n) == min(map(_depth, same))] for end, same in by_last.items()}
-    found = [*_close(last, beside, 0.6), *shallowest.get(last, []), *_close(last, shallowest, 0.75)]
+    found = [*_close(last, beside, 0.65), *shallowest.get(last, []), *_close(last, shallowest, 0.75)]
     return list(dict.fromkeys(found or get_close_matches(wrong, names, NUM_NAMED, 0.8)))[:NUM_NAMED]
 
 

@@ -13,6 +13,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Mapping
+from typing import Literal
 
 from gradus.data.answers import normalised_gold
 from gradus.data.records import Problem, Row
@@ -26,6 +27,10 @@ FIELDS = (
 """Columns of a row that the formats read."""
 _OPERATIONS = {"+": operator.add, "-": operator.sub}
 _TERM = re.compile(r"\s*([+-])\s*(\d+)")
+
+
+Answers = Literal["required", "optional", "json"]
+"""Golds of plain rows: required, or left out where there is none, or JSON, where a reward reads such."""
 
 
 class UnusableRowError(ValueError):
@@ -90,17 +95,17 @@ def hints(row: Row) -> Problem:
     )
 
 
-def plain(row: Row) -> Problem:
+def plain(row: Row, answers: Answers = "required") -> Problem:
     """Columns by our own names; everything else goes to `extra`."""
     known = ("problem_id", "question", "messages", "answer", "solution", "domain", "source")
     messages = _messages(row)
     if messages is None:
         _text(row, "question")
-    gold = _text_of(row, "answer")
+    answer, gold = _plain_gold(row, answers)
     rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
     given = row.get("extra")
     return _problem(
-        answer=_gold(gold),
+        answer=answer,
         gold=gold,
         extra=given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
         problem_id=_label(row, "problem_id") or "",
@@ -110,6 +115,17 @@ def plain(row: Row) -> Problem:
         domain=_label(row, "domain"),
         source=_label(row, "source"),
     )
+
+
+def _plain_gold(row: Row, answers: Answers) -> tuple[str | None, str]:
+    """Return the gold as it is compared and as it is given; None and empty if there is none, and none is required."""
+    value = row.get("answer")
+    if value is None and answers == "optional":
+        return None, ""
+    if answers == "json" and isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False, default=str), ""
+    gold = _text_of(row, "answer")
+    return _gold(gold), gold
 
 
 def reasoning(row: Row) -> Problem:
@@ -249,7 +265,7 @@ def _text_or_none(row: Row, name: str) -> str | None:
 def _problem(
     *,
     question: str | None,
-    answer: str,
+    answer: str | None,
     domain: str | None,
     extra: str,
     solution: str | None = None,

@@ -1,15 +1,16 @@
 """Rows -> a problems table: formats applied, duplicates and conflicts refused, everything refused counted."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from itertools import chain, islice
 
 import pyarrow as pa
 
 from gradus.data.errors import BadInputError, shortened
 from gradus.data.lake.schema import PROBLEMS, cast_to_schema
-from gradus.data.records import Problem
-from gradus.data.sources.formats import FIELDS, FORMATS, UnusableRowError, content_id, detect
+from gradus.data.records import Problem, Row
+from gradus.data.sources.formats import FIELDS, FORMATS, Answers, UnusableRowError, content_id, detect, plain
 from gradus.data.sources.reading import Located, Refused
 from gradus.data.sources.tabular import Renamed
 
@@ -27,6 +28,7 @@ def problems_table(
     columns: Mapping[str, str],
     strict: bool,
     keep_duplicates: bool = False,
+    answers: Answers = "required",
 ) -> pa.Table:
     """Read every row; raise the first refusal if `strict`, BadInputError if no row is left."""
     first = next(rows, None)
@@ -34,7 +36,8 @@ def problems_table(
     chosen = _format(format_name, first, renamed)
     batches: list[pa.RecordBatch] = []
     given = chain([first] if first else [], rows)
-    usable = _usable(given, refused, name, chosen, renamed, strict, keep_duplicates=keep_duplicates)
+    as_problem = partial(plain, answers=answers) if chosen == "plain" else FORMATS[chosen]
+    usable = _usable(given, refused, name, as_problem, renamed, strict, keep_duplicates=keep_duplicates)
     while block := list(islice(usable, BATCH_ROWS)):
         batches.append(pa.RecordBatch.from_pylist(block, schema=_AS_READ))
     renamed.refuse_unknown()
@@ -53,8 +56,10 @@ def _renaming(refused: Refused, first: Located | None) -> str:
     lacking = [field for field in FIELDS if f"no {field}" in refused.reasons]
     field = max(lacking, key=lambda name: refused.reasons[f"no {name}"], default="question")
     columns = f"; its columns are {shortened(', '.join(map(str, first.row)))}" if first and first.row else ""
+    none = "; if there are none, `--set answers=optional`" if field == "answer" else ""
     return (
-        f"if a column has another name, `gradus ingest FILE --map {field}=COLUMN` (in a recipe ingest.columns){columns}"
+        f"if a column has another name, `gradus ingest FILE --map {field}=COLUMN` (in a recipe ingest.columns){none}"
+        f"{columns}"
     )
 
 
@@ -72,7 +77,7 @@ def _usable(
     rows: Iterator[Located],
     refused: Refused,
     name: str,
-    chosen: str,
+    as_problem: Callable[[Row], Problem],
     renamed: Renamed,
     strict: bool,
     *,
@@ -85,7 +90,7 @@ def _usable(
         if strict and refused.reasons:
             return
         try:
-            problem = FORMATS[chosen](renamed(located.row))
+            problem = as_problem(renamed(located.row))
             if not keep_duplicates:
                 _refuse_duplicate(problem, golds)
         except UnusableRowError as reason:

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 from gradus.components.settings import MAX_ROWS, Config, empty
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import UsageError
-from gradus.data.sources.formats import FIELDS
+from gradus.data.sources.formats import FIELDS, Answers
 from gradus.data.sources.tabular import refuse_fields
 from gradus.tasks.config.prompts import MAPS, PromptConfig, counting
 
@@ -27,6 +27,8 @@ class IngestConfig(Config):
     """Configuration name of a Hugging Face dataset; empty for the default."""
     revision: str = ""
     """Pinned revision of a Hugging Face dataset; required for an id on the hub."""
+    answers: Answers = Field(default="required", exclude_if=partial(eq, "required"))
+    """Golds of plain rows: optional where no reward needs one; json takes lists and tables too, for rewards of such."""
     duplicates: Literal["drop", "keep"] = Field(default="drop", exclude_if=partial(eq, "drop"))
     """A question that occurs again, in any case and spacing: drop counts it as refused, keep takes each row."""
     max_prompt_tokens: int = Field(default=0, ge=0, le=MAX_ROWS, exclude_if=empty)

@@ -37,6 +37,7 @@ def run(ctx: StageContext, config: IngestConfig) -> StageResult:
         columns=config.columns,
         strict=config.strict,
         keep_duplicates=config.duplicates == "keep",
+        answers=config.answers,
     )
     if config.max_prompt_tokens:
         table = _fitting(ctx, config, table, refused)

@@ -27,8 +27,11 @@ _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, logs: Path) -> None:
     """Call each user's reward with two rows, whose completions are a worked solution and a gold answer.
 
-    BadInputError if it judges neither, unless it returns None or is slow.
+    BadInputError if it judges neither, unless it returns None or is slow; and for a reward that needs gold answers if
+    no problem has one.
     """
+    rewards = list(rewards)
+    _refuse_without_gold(store, rewards, problems)
     found = [reward for reward in rewards if not reward.is_ours]
     rows = trial_rows(store.read(problems).slice(0, 2).to_pylist()) if found else []
     for reward in map(pinned_component, found):
@@ -46,6 +49,16 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
                 f"{plain(verdicts[0].error)}{printed}",
                 hint='return for each row a number, {"value": 0.7, "correct": True}, or None if it cannot be judged',
             )
+
+
+def _refuse_without_gold(store: Store, rewards: Iterable[RewardConfig], problems: Ref) -> None:
+    needs = [reward.label for reward in rewards if reward.is_ours and resolve(reward.name, reward.settings).needs_gold]
+    answers = store.read(problems, ["answer"]).column("answer") if needs else None
+    if answers is not None and answers.null_count == len(answers):
+        raise BadInputError(
+            f"the reward {needs[0]} needs gold answers, and no problem has one",
+            hint="take rewards that need none, or name the column of the answers: ingest.columns",
+        )
 
 
 def trial_rows(problems: list[Problem]) -> list[dict[str, object]]:

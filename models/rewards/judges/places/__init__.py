@@ -1,0 +1,1 @@
+"""Rewards of places: boxes, points, spans, graphs and paths, which a completion states as JSON."""

@@ -1,0 +1,1 @@
+"""Rewards of structures: sets, calls, rankings, JSON, constraints, assignments, dates."""

@@ -1,0 +1,1 @@
+"""Rewards of texts: words, characters and edits shared with a reference."""
