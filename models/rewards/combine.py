@@ -1,7 +1,7 @@
 """Several rewards' verdicts on one completion become one score.
 
     reward = sum of weight * value, and null if one of them failed (a missing part is never counted as 0) or if the sum
-    overflows.
+    overflows. A reward that does not judge this kind of row has no part in it.
 
 One reward decides `correct`: the one chosen (`decides`); else the first that judges correctness (math, numeric, exact);
 else a user's function, if there is exactly one. Of the deciding reward these count, the first that there is:
@@ -61,11 +61,11 @@ def deciding_reward(specs: Sequence[RewardSpec], chosen: int | None = None) -> i
 def combine(
     names: Sequence[str],
     weights: Sequence[float],
-    verdicts: Sequence[Verdict],
+    verdicts: Sequence[Verdict | None],
     deciding: int | None,
     correct_at: float | None = None,
 ) -> Score:
-    """One score of the verdicts of all rewards on one completion.
+    """Return one score of the verdicts of all rewards on one completion; None is one of a reward for other rows.
 
     >>> both = (Verdict(1.0, "correct", "34"), Verdict(0.0))
     >>> combine(("math", "format"), (1.0, 0.5), both, deciding=0).reward
@@ -73,17 +73,21 @@ def combine(
     >>> combine(("graded",), (1.0,), (Verdict(0.7),), deciding=0, correct_at=0.5).correct
     True
     """
-    components = {n: v.value for n, v in zip(names, verdicts, strict=True) if v.value is not None}
-    extracted = next((v.extracted for v in verdicts if v.extracted is not None), None)
-    marks = tuple(mark for v in verdicts for mark in marks_of_verdict(v))
-    failures = [(n, v) for n, v in zip(names, verdicts, strict=True) if v.value is None]
+    judged = [(n, w, v) for n, w, v in zip(names, weights, verdicts, strict=True) if v is not None]
+    components = {n: v.value for n, _, v in judged if v.value is not None}
+    extracted = next((v.extracted for *_, v in judged if v.extracted is not None), None)
+    marks = tuple(mark for *_, v in judged for mark in marks_of_verdict(v))
+    if not judged:
+        return Score(None, None, {}, None, "error", "no reward judges this kind of problem")
+    failures = [(n, v) for n, _, v in judged if v.value is None]
     if failures:
         name, failure = failures[0]
         return Score(None, None, components, extracted, failure.outcome, f"{name}: {failure.error}", marks)
-    reward = sum(w * components[n] for n, w in zip(names, weights, strict=True))
+    reward = sum(w * components[n] for n, w, _ in judged)
     if not math.isfinite(reward):
         return Score(None, None, components, extracted, "error", f"the weighted sum of the rewards is {reward}", marks)
-    outcome = _threshold(reward, correct_at) if deciding is None else _claim(verdicts[deciding], correct_at)
+    decides = None if deciding is None else verdicts[deciding]
+    outcome = _threshold(reward, correct_at) if decides is None else _claim(decides, correct_at)
     return Score(reward, outcome == "correct" if outcome else None, components, extracted, outcome, "", marks)
 
 

@@ -18,6 +18,8 @@ class RewardConfig(Chosen, kind="reward"):
     """Weight in the sum."""
     decides: bool = Field(default=False, exclude_if=unset)
     """This reward decides the column `correct`, where several could."""
+    only: tuple[str, ...] = Field(default=(), exclude_if=empty)
+    """Kinds of problems that it judges, values of score.reward_by; empty for all."""
     variables: tuple[Annotated[str, Field(pattern=VARIABLE)], ...] = Field(default=(), exclude_if=empty)
     """Environment variables that its process sees, such as JUDGE_API_KEY; their values are stored nowhere.
 
@@ -30,6 +32,8 @@ class ScoreConfig(Config):
 
     rewards: tuple[RewardConfig, ...] = Field(default_factory=lambda: (RewardConfig(name="math"),))
     """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
+    reward_by: str = Field(default="", pattern=r"^(domain|source|problem\..+|)$", exclude_if=empty)
+    """What rewards with `only` go by: domain, source, or a key of a problem's extra as problem.KEY."""
     correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=unset)
     """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
 
@@ -53,6 +57,8 @@ class ScoreConfig(Config):
     def _at_most_one_decides(self) -> "ScoreConfig":
         if sum(reward.decides for reward in self.rewards) > 1:
             raise ValueError("more than one reward has decides = true")
+        if bool(self.reward_by) != any(reward.only for reward in self.rewards):
+            raise ValueError("reward_by and only go together: rewards with `only` name values of the column reward_by")
         return self
 
 

@@ -41,6 +41,7 @@ from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.marked import placed
+from gradus.tasks.stages.score.routing import columns_of, deciders, judging, kind_of
 from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
@@ -130,18 +131,26 @@ class _Work:
     def judged(self, places: Ints) -> pa.Table:
         """Judge the rows at some places by every reward, one after the other."""
         rows, start, num_rows = self.rows(places), int(places[0]), self.table.num_rows
-        columns: list[list[TimedVerdict]] = []
+        routes = [judging(self.config, kind_of(row, self.config)) for row in rows]
+        columns: list[dict[int, TimedVerdict]] = []
         for turn, (spec, pool) in enumerate(zip(self.specs, self.pools, strict=True)):
+            mine = [at for at, places in enumerate(routes) if turn in places]
 
             def report(done: int, turn: int = turn) -> None:
                 at = start + int((len(rows) * turn + done) / len(self.specs))
                 self.ctx.beat(at / num_rows, f"{at} of {num_rows} rows judged")
 
-            columns.append(self.column(spec, pool, rows, report))
-        weights, correct_at = [reward.weight for reward in self.config.rewards], self.config.correct_at
+            columns.append(dict(zip(mine, self.column(spec, pool, [rows[at] for at in mine], report), strict=True)))
+        weights, decides = [reward.weight for reward in self.config.rewards], deciders(self.specs, self.deciding)
         scores = [
-            combine(self.names, weights, [column[i].verdict for column in columns], self.deciding, correct_at)
-            for i in range(len(rows))
+            combine(
+                self.names,
+                weights,
+                [column[at].verdict if at in column else None for column in columns],
+                decides(places),
+                self.config.correct_at,
+            )
+            for at, places in enumerate(routes)
         ]
         table = _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
         marked = np.array([bool(score.marks) for score in scores])
@@ -177,7 +186,7 @@ class _Work:
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     """Judge every rollout; raise StageError if not one of them could be judged."""
     specs = _specs(config)
-    table, problems = _read(ctx, specs)
+    table, problems = _read(ctx, config, specs)
     num_rows, names = table.num_rows, component_names(specs)
     work = _Work(
         ctx,
@@ -206,10 +215,10 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     )
 
 
-def _read(ctx: StageContext, specs: Sequence[RewardSpec]) -> tuple[pa.Table, dict[str, Row]]:
+def _read(ctx: StageContext, config: ScoreConfig, specs: Sequence[RewardSpec]) -> tuple[pa.Table, dict[str, Row]]:
     """Return the rollouts and their problems: every column but tokens for a user's reward, else what ours read."""
     whole = any(spec.is_user for spec in specs)
-    needed = _NEEDED.union(*(spec.columns for spec in specs))
+    needed = _NEEDED.union(*(spec.columns for spec in specs), columns_of(config))
     names = [name for name in ctx.columns("rollouts") if name not in _TOKEN_COLUMNS and (whole or name in needed)]
     table = ctx.table("rollouts", names)
     if table.num_rows == 0:

@@ -261,3 +261,13 @@ def test_what_is_correct_is_the_verdict_else_the_threshold(verdicts, deciding, c
 def test_a_lone_function_claims_correctness_only_by_one_and_zero(value, correct, said):
     score = combine(["f"], [2.0], [Verdict(value)], 0)
     assert (score.reward, score.correct, score.outcome) == (2 * value, correct, said)
+
+
+def test_a_reward_of_other_rows_has_no_part_in_the_sum():
+    names, weights = ["math", "boxes"], [2.0, 3.0]
+    alone = combine(names, weights, [None, Verdict(0.5)], None, 0.4)
+    assert (alone.reward, alone.correct, alone.components) == (1.5, True, {"boxes": 0.5})
+    both = combine(names, weights, [Verdict(1.0, "correct"), Verdict(0.5)], 0)
+    assert (both.reward, both.correct) == (3.5, True)
+    none = combine(names, weights, [None, None], None)
+    assert (none.reward, none.outcome, none.error) == (None, "error", "no reward judges this kind of problem")

@@ -81,6 +81,7 @@ def test_edits_of_code_that_must_parse(said: str, settings: dict[str, Any], expe
 def test_edit_similarity_by_hand() -> None:
     # abcd and xbcdy: the block bcd matches, 2 * 3 / (4 + 5).
     assert judge_edit_similarity({"completion": "```\nabcd\n```"}, "xbcdy", MANY).value == pytest.approx(2 / 3)
+    assert judge_edit_similarity({"completion": "```\nabcd\n```"}, "", MANY).outcome == "error"
 
 
 POINTS = [[["blood", "clot"], ["thrombus"]], [["heart"]]]

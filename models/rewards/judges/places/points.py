@@ -64,7 +64,7 @@ def judge_span_iou(row: Row, gold: str, max_chars: int) -> Verdict:
     return Verdict(common / union if union > 0 else float(wanted == found), extracted=str(found))
 
 
-@component("reward", name="relative_error", paper="BigCharts-R1", needs_gold=True)
+@component("reward", name="relative_error", paper="BigCharts-R1")
 def judge_relative_error(row: Row, gold: str, max_chars: int, *, tolerance: Annotated[float, Gt(0.0)] = 1.0) -> Verdict:
     """R = max(0, 1 - |x - g| / (tolerance |g|)), x the stated and g the gold number.
 

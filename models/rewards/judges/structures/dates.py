@@ -18,7 +18,7 @@ _NAMED = re.compile(
 )
 
 
-@component("reward", name="month_distance", paper="arXiv 2505.13508", needs_gold=True)
+@component("reward", name="month_distance", paper="arXiv 2505.13508")
 def judge_month_distance(row: Row, gold: str, max_chars: int, *, decay: Annotated[float, Ge(0.0)] = 0.1) -> Verdict:
     """R = exp(-decay |m - m'|), m and m' the stated and the gold month, in months.
 

@@ -10,7 +10,7 @@ from gradus.models.rewards.base import Row, Verdict, failed
 from gradus.models.rewards.structured import answer_text
 
 
-@component("reward", name="chrf", paper="aclanthology W15-3049", needs_gold=True)
+@component("reward", name="chrf", paper="aclanthology W15-3049")
 def judge_chrf(
     row: Row, gold: str, max_chars: int, *, order: Annotated[int, Ge(1)] = 6, beta: Annotated[float, Ge(0.0)] = 2.0
 ) -> Verdict:

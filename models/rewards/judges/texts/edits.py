@@ -5,11 +5,11 @@ import warnings
 from difflib import SequenceMatcher
 
 from gradus.components import component
-from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict
+from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict, failed
 from gradus.models.rewards.structured import answer_text, last_fenced
 
 
-@component("reward", name="edit_similarity", paper="arXiv 2502.18449", needs_gold=True)
+@component("reward", name="edit_similarity", paper="arXiv 2502.18449")
 def judge_edit_similarity(
     row: Row, gold: str, max_chars: int, *, invalid: float = -1.0, python: bool = False, fenced: bool = True
 ) -> Verdict:
@@ -28,6 +28,8 @@ def judge_edit_similarity(
         python: True if the answer must be Python that parses.
         fenced: False if the whole text may be the answer.
     """
+    if not gold.strip():
+        return failed("the row has no reference")
     text = answer_text(row, max_chars)
     found = None if text is None else last_fenced(text)
     if found is None and text is not None and not fenced:

@@ -12,7 +12,7 @@ from gradus.models.rewards.judges.texts.rouge_l import lcs
 from gradus.models.rewards.structured import answer_text, known
 
 
-@component("reward", name="key_points", paper="arXiv 2601.18533", columns=("key_points", "extra"), needs_gold=True)
+@component("reward", name="key_points", paper="arXiv 2601.18533", columns=("key_points", "extra"))
 def judge_key_points(row: Row, gold: str, max_chars: int) -> Verdict:
     """Keywords in order: r = mean over key points of max over variants of lcs(a, b) / max(|a|, |b|).
 

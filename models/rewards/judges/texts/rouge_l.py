@@ -11,7 +11,7 @@ from gradus.models.rewards.base import Row, Verdict, failed
 from gradus.models.rewards.structured import answer_text
 
 
-@component("reward", name="rouge_l", paper="aclanthology W04-1013", needs_gold=True)
+@component("reward", name="rouge_l", paper="aclanthology W04-1013")
 def judge_rouge_l(row: Row, gold: str, max_chars: int, *, beta: Annotated[float, Gt(0.0)] = 1.0) -> Verdict:
     """ROUGE-L: F = (1 + beta^2) P R / (R + beta^2 P), P = lcs / said, R = lcs / words of the answer.
 

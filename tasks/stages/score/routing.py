@@ -1,0 +1,45 @@
+"""Rewards by kind of problem: `score.reward_by` names a column, `only` the values of it that a reward judges."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+
+from gradus.models.rewards import RewardSpec
+from gradus.models.rewards.base import Row
+from gradus.models.rewards.combine import deciding_reward
+from gradus.models.rewards.structured import parsed
+from gradus.tasks.config.score import ScoreConfig
+
+_KEY = "problem."
+
+
+def columns_of(config: ScoreConfig) -> tuple[str, ...]:
+    """Return the column of problems that the routing reads; a key of `extra` is written problem.KEY."""
+    return () if not config.reward_by else ("extra" if config.reward_by.startswith(_KEY) else config.reward_by,)
+
+
+def kind_of(row: Row, config: ScoreConfig) -> str:
+    """Return the kind of a row's problem; empty if it has none, or nothing is routed."""
+    name = config.reward_by
+    if not name.startswith(_KEY):
+        return str(row.get(name, ""))
+    extra = parsed(row.get("extra") or "")
+    value = extra.get(name.removeprefix(_KEY)) if isinstance(extra, dict) else None
+    return "" if value is None else str(value)
+
+
+def judging(config: ScoreConfig, kind: str) -> tuple[int, ...]:
+    """Return the places of the rewards that judge rows of a kind."""
+    return tuple(at for at, reward in enumerate(config.rewards) if not reward.only or kind in reward.only)
+
+
+def deciders(specs: Sequence[RewardSpec], deciding: int | None) -> Callable[[tuple[int, ...]], int | None]:
+    """Return a function from places of rewards to that of the one that decides among them, `deciding` before all."""
+
+    @cache
+    def among(places: tuple[int, ...]) -> int | None:
+        if deciding in places:
+            return deciding
+        found = deciding_reward([specs[at] for at in places])
+        return None if found is None else places[found]
+
+    return among
