@@ -35,7 +35,7 @@ REQUIRED = "required"
 
 _FILLED_IN = frozenset({"source_sha256", "modules", "libraries"})
 _TESTS = Path(gradus.__file__).parents[2] / "tests"
-_TEST = re.compile(r"^def (test_\w+)\(.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_TEST = re.compile(r"def (test_\w+)\(")
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
@@ -112,18 +112,29 @@ def _line(component: Registered) -> int:
 
 def _test(component: Registered) -> str:
     """Return the test whose name has the component's, else the first that names its function; its own file first."""
-    word = re.compile(rf"(?<!\w){re.escape(component.function)}(?!\w)")
     found, own = "", f"test_{component.name}"
-    files = _TESTS.joinpath(*component.module.split(".")[1:3]).rglob("test_*.py")
+    files = _test_files(_TESTS.joinpath(*component.module.split(".")[1:3]))
     for file in sorted(files, key=lambda each: (each.stem != own, each)):
-        for match in _TEST.finditer(_source(file)):
-            named = f"{file.relative_to(_TESTS.parent)}::{match[1]}"
-            if f"_{component.name}_" in f"{match[1]}_":
-                return named
-            found = found or (named if word.search(match[0]) else "")
+        for name, words in _tests(file):
+            if f"_{component.name}_" in f"{name}_":
+                return f"{file.relative_to(_TESTS.parent)}::{name}"
+            found = found or (f"{file.relative_to(_TESTS.parent)}::{name}" if component.function in words else "")
         if file.stem == own and found:
             break
     return found
+
+
+@cache
+def _test_files(folder: Path) -> tuple[Path, ...]:
+    return tuple(folder.rglob("test_*.py"))
+
+
+@cache
+def _tests(file: Path) -> list[tuple[str, frozenset[str]]]:
+    """Return the tests of a file with the words that each holds."""
+    parts = re.split(r"^(?=\S)", _source(file), flags=re.MULTILINE)
+    named = ((_TEST.match(part), part) for part in parts)
+    return [(match[1], frozenset(re.findall(r"\w+", part))) for match, part in named if match]
 
 
 @cache

@@ -8,8 +8,9 @@ import inspect
 import itertools
 import math
 import re
-import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, cast, get_args, get_origin
 
@@ -153,15 +154,24 @@ class Config(Exact):
 
 def _own_docs(model: type[Config]) -> dict[str, str]:
     """The doc strings under what a class itself declares."""
-    (made,) = ast.parse(textwrap.dedent(inspect.getsource(model))).body
-    found: dict[str, str] = {}
-    for field, text in itertools.pairwise(made.body if isinstance(made, ast.ClassDef) else []):
+    file = inspect.getsourcefile(model)
+    return _classes(file).get(model.__qualname__, {}) if file else {}
+
+
+@cache
+def _classes(file: str) -> dict[str, dict[str, str]]:
+    """Return the doc strings under the fields of each class at the top of a file."""
+    made = ast.parse(Path(file).read_text(encoding="utf-8")).body
+    return {each.name: dict(_documented(each.body)) for each in made if isinstance(each, ast.ClassDef)}
+
+
+def _documented(body: Sequence[ast.stmt]) -> Iterator[tuple[str, str]]:
+    for field, text in itertools.pairwise(body):
         match field, text:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(doc))):
-                found[name] = inspect.cleandoc(doc)
+                yield name, inspect.cleandoc(doc)
             case _:
                 pass
-    return found
 
 
 _INT_BITS = 63
