@@ -33,7 +33,7 @@ class ScoreConfig(Config):
     rewards: tuple[RewardConfig, ...] = Field(default_factory=lambda: (RewardConfig(name="math"),))
     """The rewards; the one that `decides`, else the first that judges correctness, decides the column `correct`."""
     reward_by: str = Field(default="", pattern=r"^(domain|source|problem\..+|)$", exclude_if=empty)
-    """What rewards with `only` go by: domain, source, or a key of a problem's extra as problem.KEY."""
+    """Column that rewards with `only` go by: domain, source, or problem.KEY for a key of a problem's extra."""
     correct_at: float | None = Field(default=None, allow_inf_nan=False, exclude_if=unset)
     """Threshold: a row without a verdict of its own is correct if the value of the deciding reward is at least this.
 
