@@ -167,7 +167,7 @@ def formula_of(doc: str) -> str:
     >>> formula_of("Keep problems of which n = 0, or that are new.")
     ''
     """
-    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z0-9])", " ".join(re.sub(r"[.;]?\n\n", ". ", doc).split()))
+    sentences = re.split(r"(?<=[.;])\s+(?=[A-Z0-9\"])", " ".join(re.sub(r"[.;]?\n\n", ". ", doc).split()))
     for sentence in sentences:
         if found := re.search(r"(?:^|: )([A-Za-z]\w*(?:\([^)]*\))?'? = .+)", sentence):
             return found[1].rstrip(".; ")

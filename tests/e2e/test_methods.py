@@ -62,6 +62,7 @@ MORE = {
             'template="State the final answer to the following arithmetic problem: {{hint}} + 0 ="}}]'
         ),
     ),
+    "dapo_overlong": ('update.shapes=[{{name="overlong", limit=30, margin=20}}]',),
     "gdpo": ('score.rewards=["numeric", {{name="format", pattern="7"}}]',),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
     "grpo_passk": ("curate.draw=16", "curate.sample.n=4"),

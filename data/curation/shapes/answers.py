@@ -1,4 +1,4 @@
-"""Shapes that reward without a gold answer: by the other answers of the group."""
+"""Shapes that reward by the other answers of the group: how many are the same, like it, or of its format."""
 
 import math
 import re
@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 import numpy as np
 import scipy.special
-from annotated_types import Ge
+from annotated_types import Ge, Le, MinLen
 
-from gradus.components import component
+from gradus.components import REGEX, component
 from gradus.components.rows import Rows
 from gradus.data.arrays import Floats, Ints
 
@@ -150,3 +150,36 @@ def similarities(texts: Sequence[str]) -> Floats:
 def _members(rows: Rows) -> list[Ints]:
     group = np.asarray(rows["group"])
     return [np.flatnonzero(group == number) for number in np.unique(group)]
+
+
+@component("shape", paper="arXiv 2505.20258", needs=("group", "reward", "completion"))
+def ada_grpo(
+    rows: Rows,
+    *,
+    formats: Annotated[tuple[Annotated[str, REGEX], ...], MinLen(1)] = (r"```", r"<think>"),
+    progress: Annotated[float, Ge(0.0), Le(1.0)] = 0.0,
+) -> Mapping[str, Any]:
+    """Raise the rewards of formats that are rare in their group (ARM's Ada-GRPO).
+
+    ARM (arXiv 2505.20258): R = a r with a = (G / F) d, d = F / G + (1 - F / G) (1 + cos(pi t / T)) / 2, where F of the
+    group's G completions have the format of the row. So a falls from G / F to 1 during the training, with t / T as
+    `progress`: a schedule of the recipe. The format is the first of the expressions that is found in the completion, or
+    none of them.
+
+    Args:
+        formats: Regular expressions of the formats.
+        progress: Share of the training that is over.
+    """
+    expressions = [re.compile(each, re.DOTALL) for each in formats]
+    of = [
+        next((at for at, each in enumerate(expressions) if each.search(text or "")), -1) for text in rows["completion"]
+    ]
+    by, shown = rows.by("group"), np.array(of)
+    size = by.count(np.ones(rows.num_rows))
+    same = np.zeros(rows.num_rows)
+    for each in set(of):
+        mine = shown == each
+        same = np.where(mine, by.sum(mine.astype(np.float64)), same)
+    share = same / size
+    decay = share + (1 - share) * (1 + np.cos(np.pi * progress)) / 2
+    return {"reward": rows["reward"] * decay / share, "format_share": share}

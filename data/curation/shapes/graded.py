@@ -68,12 +68,7 @@ def gdpo(
         std_eps: Added to each std.
     """
     known, by = ~np.isnan(rows["reward"]), rows.by("group")
-    parts = [dict(each or ()) for each in rows["components"]]
-    names = list(dict.fromkeys(name for each in parts for name in each))
-    if weights and len(weights) != len(names):
-        raise ShapeError(
-            f"it has {len(weights)} weights, and the recipe the rewards {', '.join(names)}: give one for each, or none"
-        )
+    parts, names = _parts(rows, weights)
     total = np.zeros(rows.num_rows)
     for name, weight in zip(names, weights or [1.0] * len(names), strict=True):
         value = np.array([each.get(name) for each in parts], dtype=np.float64)
@@ -81,6 +76,78 @@ def gdpo(
         total += weight * np.nan_to_num(_standardised(value, by, std_eps))
     total[~known] = np.nan
     return {"reward": _standardised(total, Groups(np.zeros(rows.num_rows, dtype=np.int64)), std_eps)}
+
+
+@component("shape", paper="PaCo-RL", needs=("reward", "components"))
+def log_sum(rows: Rows, *, weights: tuple[float, ...] = ()) -> Mapping[str, Any]:
+    """Reward each row by the sum of w_k log(1 + r_k) over its rewards, so that none outweighs the others (PaCo-RL).
+
+    "PaCo-RL: Advancing Reinforcement Learning for Consistent Image Generation with Pairwise Reward Modeling"; its form
+    is guessed. Rewards must be above -1; a row that lacks one has none.
+
+    Args:
+        weights: Weight w of each reward of the recipe, in their order; () for 1 of each.
+    """
+    parts, names = _parts(rows, weights)
+    values = np.array([[each.get(name, np.nan) for name in names] for each in parts], dtype=np.float64)
+    if (values <= -1).any():
+        raise ShapeError(f"a reward of {np.nanmin(values):g} has no logarithm of 1 + r: rewards must be above -1")
+    total = (np.log1p(values) * (weights or [1.0] * len(names))).sum(axis=1)
+    return {"reward": np.where(np.isnan(rows["reward"]), np.nan, total)}
+
+
+@component("shape", paper="arXiv 2508.05170", needs=("reward", "correct", "components"))
+def posterior(rows: Rows, *, part: str = "format", scale: float = 1.0) -> Mapping[str, Any]:
+    """Add a part of the reward to right rows alone: R = r + 1[right] scale r_part (Posterior-GRPO).
+
+    P-GRPO (arXiv 2508.05170): a reward of the reasoning counts only where the outcome passes. In the recipe the part
+    has the weight 0, so that r has the others. Deviation: the part is any reward of the recipe, where the paper trains
+    a model of one.
+
+    Args:
+        part: Name of the reward.
+        scale: Its weight in the sum.
+    """
+    value = _part(rows, part)
+    return {"reward": rows["reward"] + np.where(rows["correct"] == 1, scale * value, 0.0)}
+
+
+@component("shape", paper="arXiv 2505.17018", needs=("group", "reward", "correct", "components"))
+def trusted(rows: Rows, *, part: str = "format", scale: Annotated[float, Ge(0.0)] = 0.3) -> Mapping[str, Any]:
+    """Add a part of the reward as far as it is higher for right rows: R = r + g scale r_part (Trust-GRPO).
+
+    SophiaVL-R1 (arXiv 2505.17018): g = min(1, exp(m_right - m_wrong)), m the means of the part over the right and the
+    wrong rows of the group; 1 in a group without both. In the recipe the part has the weight 0, so that r has the
+    others. Deviation: the paper's weight falls as exp(-step / T): a schedule of the recipe.
+
+    Args:
+        part: Name of the reward.
+        scale: Its weight in the sum.
+    """
+    value, by, right = _part(rows, part), rows.by("group"), rows["correct"] == 1
+    of_right, of_wrong = (np.where(which, value, np.nan) for which in (right, rows["correct"] == 0))
+    both = (by.count(of_right) > 0) & (by.count(of_wrong) > 0)
+    trust = np.where(both, np.exp(np.minimum(by.mean(of_right) - by.mean(of_wrong), 0.0)), 1.0)
+    return {"reward": rows["reward"] + scale * trust * value, "trust": trust}
+
+
+def _part(rows: Rows, name: str) -> Floats:
+    """One of the rewards of each row, (N,), NaN where it has none; ShapeError if no row has it."""
+    parts, names = _parts(rows, ())
+    if name not in names:
+        raise ShapeError(f"the recipe has no reward {name}; it has {', '.join(names)}")
+    return np.array([each.get(name, np.nan) for each in parts], dtype=np.float64)
+
+
+def _parts(rows: Rows, weights: tuple[float, ...]) -> tuple[list[dict[str, float]], list[str]]:
+    """The rewards of each row by name, and all names; ShapeError if there are other weights than rewards."""
+    parts = [dict(each or ()) for each in rows["components"]]
+    names = list(dict.fromkeys(name for each in parts for name in each))
+    if weights and len(weights) != len(names):
+        raise ShapeError(
+            f"it has {len(weights)} weights, and the recipe the rewards {', '.join(names)}: give one for each, or none"
+        )
+    return parts, names
 
 
 def _standardised(values: Floats, by: Groups, std_eps: float) -> Floats:

@@ -1,4 +1,4 @@
-"""Shapes that reward short completions where the policy can afford them."""
+"""Shapes of lengths: short completions where the policy can afford them, a budget, a limit."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -43,3 +43,67 @@ def grpo_lambda(
 def shortness(length: Floats, mean: Floats, std: Floats) -> Floats:
     """Return sigmoid((length - mean) / std), (N,); a half where the standard deviation is 0."""
     return scipy.special.expit(np.divide(length - mean, std, out=np.zeros_like(std), where=std > 0))
+
+
+@component("shape", paper="arXiv 2503.14476", needs=("length", "reward"))
+def overlong(
+    rows: Rows, *, limit: Annotated[int, Ge(1)] = 20_480, margin: Annotated[int, Ge(1)] = 4096
+) -> Mapping[str, Any]:
+    """Take up to 1 from the reward of completions that end within a margin of the limit (DAPO's soft punishment).
+
+    DAPO (arXiv 2503.14476, eq. 13): R = r + clip((limit - margin - L) / margin, -1, 0) for L tokens.
+
+    Args:
+        limit: Tokens at which the whole of 1 is taken.
+        margin: Tokens below it at which nothing is.
+    """
+    penalty = np.clip((limit - margin - rows["length"]) / margin, -1.0, 0.0)
+    return {"reward": rows["reward"] + penalty, "penalised_frac": penalty < 0}
+
+
+@component("shape", paper="arXiv 2502.03373", needs=("correct", "length", "reward"))
+def cosine_length(
+    rows: Rows,
+    *,
+    limit: Annotated[int, Ge(1)] = 16_384,
+    right_short: float = 2.0,
+    right_long: float = 1.0,
+    wrong_short: float = -10.0,
+    wrong_long: float = 0.0,
+    exceeding: float = -10.0,
+) -> Mapping[str, Any]:
+    """Reward by a cosine of the length: right answers more if they are short, wrong ones if they are long.
+
+    "Demystifying Long Chain-of-Thought Reasoning in LLMs" (arXiv 2502.03373): R = b + (a - b) (1 + cos(pi L / limit)) /
+    2 for L tokens, from a at length 0 to b at the limit, and `exceeding` at the limit, which is where an answer was cut
+    off. A row without a verdict has no reward.
+
+    Args:
+        limit: Most tokens of a completion.
+        right_short: Reward of a right answer of length 0.
+        right_long: Reward of a right answer at the limit.
+        wrong_short: Reward of a wrong answer of length 0.
+        wrong_long: Reward of a wrong answer at the limit.
+        exceeding: Reward of an answer that reaches the limit.
+    """
+    right, length = rows["correct"] == 1, rows["length"]
+    short, long = np.where(right, right_short, wrong_short), np.where(right, right_long, wrong_long)
+    value = long + (short - long) * (1 + np.cos(np.pi * length / limit)) / 2
+    value = np.where(length >= limit, exceeding, value)
+    return {"reward": np.where(np.isnan(rows["correct"]), np.nan, value)}
+
+
+@component("shape", paper="arXiv 2508.08940", needs=("length", "reward"))
+def length_budget(
+    rows: Rows, *, budget: Annotated[float, Gt(0.0)] = 256.0, scale: Annotated[float, Ge(0.0)] = 0.5
+) -> Mapping[str, Any]:
+    """Add the most for a completion as long as the budget: R = r + scale max(0, 1 - |L - budget| / budget).
+
+    "Train Long, Think Short: Curriculum Learning for Efficient Reasoning" (arXiv 2508.08940), where the budget falls
+    during the training: a schedule of the recipe. The triangle is guessed, its peak is the paper's.
+
+    Args:
+        budget: Tokens that are rewarded most.
+        scale: What they add.
+    """
+    return {"reward": rows["reward"] + scale * np.maximum(0.0, 1 - np.abs(rows["length"] - budget) / budget)}

@@ -1,13 +1,14 @@
-"""Shapes of a policy and the verifier that is trained beside it."""
+"""Shapes of a verifier: trained beside the policy, or known to err."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Lt
 
 from gradus.components import component
-from gradus.data.curation.batch import BatchRows
+from gradus.components.rows import Rows
+from gradus.data.curation.batch import BatchRows, ShapeError
 
 
 @component("shape", paper="arXiv 2505.15034", needs=("about", "reward", "policy: correct"))
@@ -40,3 +41,32 @@ def verified(rows: BatchRows, *, alpha: Annotated[float, Ge(0.0)] = 0.5) -> Mapp
     about = said["about"][known, 0]
     right, asked = np.bincount(about, said["reward"][known], rows.num_rows), np.bincount(about, minlength=rows.num_rows)
     return {"reward": rows["reward"] + alpha * right / np.maximum(asked, 1)}
+
+
+@component("shape", paper="arXiv 2510.00915", needs=("correct",))
+def noisy_verdicts(
+    rows: Rows,
+    *,
+    false_right: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1,
+    false_wrong: Annotated[float, Ge(0.0), Lt(1.0)] = 0.1,
+    correction: Literal["backward", "forward"] = "backward",
+) -> Mapping[str, Any]:
+    """Reward verdicts of a verifier of known errors so that the gradient is that of true ones, in expectation.
+
+    "Reinforcement Learning with Verifiable yet Noisy Rewards under Imperfect Verifiers" (arXiv 2510.00915). backward:
+    R = (r - a) / (1 - a - b) with a = P(right verdict | wrong answer) and b = P(wrong verdict | right answer), whose
+    expectation is the true reward. forward: R = b for a right verdict and b - 1 for a wrong one, as the advantage
+    `reward` takes it; the expected gradient is that of true rewards, 1 - a - b times. A row without a verdict has no
+    reward. Deviation: the errors are given, where the paper also estimates b.
+
+    Args:
+        false_right: Share of wrong answers that the verifier calls right.
+        false_wrong: Share of right answers that the verifier calls wrong.
+        correction: backward or forward.
+    """
+    informative = 1 - false_right - false_wrong
+    if informative <= 0:
+        raise ShapeError(f"false_right = {false_right:g} and false_wrong = {false_wrong:g}: no verdict says anything")
+    verdict = rows["correct"]
+    backward = (verdict - false_right) / informative
+    return {"reward": backward if correction == "backward" else verdict + false_wrong - 1}

@@ -42,6 +42,16 @@ def rewards(each: Callable[[list[Row]], list[float]]) -> Check:
     return in_rounds(check)
 
 
+def standing(each: Callable[[list[Row]], list[float]]) -> Check:
+    """The same of groups in whose place no hinted one is learned from."""
+
+    def check(made: Made, round: int) -> None:
+        groups = made.standing(round)
+        same([row["shaped"] for group in groups for row in group], [x for group in groups for x in each(group)])
+
+    return in_rounds(check)
+
+
 def takes(each: Callable[[list[Row]], list[bool]]) -> Check:
     """The rows of a group that the batch takes, by the group; some are left out."""
 
@@ -107,6 +117,47 @@ def short_answers(made: Made, round: int) -> None:
             expected.append(row["reward"] * (1 - 0.5 * scale))
     same(found, expected)
     assert found != [row["reward"] for group in groups for row in group]
+
+
+def tokens(row: Row) -> int:
+    return len(row["completion_tokens"])
+
+
+def corrected(right: float, wrong: float) -> Callable[[list[Row]], list[float]]:
+    """Each verdict has one of two values."""
+    return lambda group: [right if row["correct"] else wrong for row in group]
+
+
+def by_cosine(group: list[Row]) -> list[float]:
+    def value(row: Row) -> float:
+        short, long = (2.0, 1.0) if row["correct"] else (-10.0, 0.0)
+        return long + (short - long) * (1 + float(np.cos(np.pi * tokens(row) / 16384))) / 2
+
+    return [value(row) for row in group]
+
+
+def near_a_budget(group: list[Row]) -> list[float]:
+    budget = 256 - (256 - 87) * (group[0]["round"] - 1) / 49
+    return [row["reward"] + 0.5 * max(0.0, 1 - abs(tokens(row) - budget) / budget) for row in group]
+
+
+def overlong(group: list[Row]) -> list[float]:
+    """Nothing is lost up to 10 tokens, 1 from 30 on, as the settings of the check have it."""
+    penalties = [min(max(tokens(row) - 10, 0) / 20, 1.0) for row in group]
+    assert any(penalties)
+    return [row["reward"] - penalty for row, penalty in zip(group, penalties, strict=True)]
+
+
+def rare_formats(group: list[Row]) -> list[float]:
+    """Ada-GRPO's a_i(t), formats being two lines or more, or one."""
+    progress = (group[0]["round"] - 1) / 49
+    several = [row["completion"].count("\n") >= 2 for row in group]
+    found = list[float]()
+    for row, mine in zip(group, several, strict=True):
+        share = several.count(mine) / len(group)
+        decay = share + 0.5 * (1 - share) * (1 + float(np.cos(np.pi * progress)))
+        found.append(row["reward"] * decay / share)
+    return found
 
 
 # A part of each group
@@ -252,11 +303,14 @@ def guided_is_right(made: Made, round: int) -> None:
 
 
 SHAPING_METHODS: Mapping[str, Check] = {
+    "ada_grpo": standing(rare_formats),
     "ampo": all_of(takes(understood_in_place_of_wrong), Objective(each_origin(own_clip, luffy))),
+    "cosine_length": standing(by_cosine),
     "d3s": all_of(
         takes(most_varied(lambda round: 0.25 + 0.75 * (round - 1) / 49)),
         Objective(weight=lambda s, a: o.top(a.abs() * s.entropy.detach(), 0.2 + 0.8 * (s.round - 1) / 49)),
     ),
+    "dapo_overlong": standing(overlong),
     "dph_rl": all_of(
         in_rounds(solved_before),
         Objective(mean=part(lambda s: 1 - rehearsed(s)), plus=(Plus(drift, 0.01, mean=part(rehearsed)),)),
@@ -265,10 +319,13 @@ SHAPING_METHODS: Mapping[str, Check] = {
     "evol_rl": rewards(majority_and_novelty),
     "grpo_lambda": in_rounds(short_answers),
     "icpo": all_of(takes(exemplified), in_rounds(bonus)),
+    "noisy_backward": standing(corrected(0.9 / 0.7, -0.1 / 0.7)),
+    "noisy_forward": all_of(standing(corrected(0.2, -0.8)), Objective(advantage=f.own_reward)),
     "pods": takes(most_varied(lambda _round: 0.25)),
     "red_drop": all_of(takes(no_surplus), by_reward(f.dr_grpo)),
     "riskpo": all_of(in_rounds(bundled), Objective(advantage=f.by_group(range_value_at_risk))),
     "scaf_grpo": in_rounds(guided_is_right),
     "self": in_rounds(greedy_first),
     "spo": Objective(advantage=over_tracked_value),
+    "train_long_think_short": standing(near_a_budget),
 }
