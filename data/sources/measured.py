@@ -23,13 +23,14 @@ from gradus.data.sources.columns import shown
 from gradus.data.sources.reading import Located
 
 
-def measured(rows: Iterator[Located]) -> Iterator[Located]:
+def measured(rows: Iterator[Located], *, may_be_one: bool) -> Iterator[Located]:
     """Yield rows with n and k, and what else follows from what they have.
 
-    Raises BadInputError for what is no measurement.
+    One row without a problem_id is an object of all problems if it `may_be_one`. Raises BadInputError for what is no
+    measurement.
     """
     first, second = next(rows, None), next(rows, None)
-    if first is not None and second is None and "problem_id" not in first.row:
+    if may_be_one and first is not None and second is None and "problem_id" not in first.row:
         yield from map(_counted, _by_problem(first))
         return
     yield from map(_counted, chain((each for each in (first, second) if each is not None), rows))

@@ -89,7 +89,7 @@ def read_user_table(
     renamed = Renamed(columns, str(path))
     needed = [name for name in schema.required if name not in ("rollout_id", "reward", "pass_rate")]
     found = (Located(each.place, renamed(each.row)) for each in read_rows(path, refused))
-    for located in measured(found) if schema is DIFFICULTY else found:
+    for located in measured(found, may_be_one=path.suffix == ".json") if schema is DIFFICULTY else found:
         missing = [name for name in needed if located.row.get(name) is None]
         if missing:
             refused.add(f"no {missing[0]}", located.place)

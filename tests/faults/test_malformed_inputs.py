@@ -3,6 +3,7 @@
 The good neighbours of what is refused are accepted, so that the corpus can fail in both directions.
 """
 
+import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,7 @@ NEIGHBOURS = [
     *(Case(f"{verb}: {' '.join(words)}", (verb, *words)) for verb, words in INPUTS.items()),
     *good_tables(),
     *good_words(),
+    Case("ingest: an array of rows", ("ingest", "f.json"), {"f.json": json.dumps([QUESTION]).encode()}),
     Case("policy: a copy", ROLLOUT, {"odd": changed(lambda _: None)}),
     Case("adapter: of all layers", ROLLOUT, {"odd": adapter()}),
 ]

@@ -79,7 +79,7 @@ def files(row: Row) -> Iterator[tuple[str, str, Content]]:
     yield "NUL bytes", "f.jsonl", b"\0" * 500
     yield "UTF-16", "f.jsonl", good.decode().encode("utf-16")
     yield "cut off", "f.jsonl", good[: len(good) // 2]
-    yield "a list", "f.json", json.dumps([dict(row)]).encode()
+    yield "a list", "f.json", json.dumps([[dict(row)]]).encode()
     yield "a text", "f.jsonl", b'"text"\n'
     yield "null", "f.jsonl", b"null\n"
     yield "an empty object", "f.jsonl", b"{}\n"
