@@ -92,7 +92,7 @@ def _whole(path: Path) -> list[object] | Row | None:
     if not first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
         try:
             json.loads(first)
-        except ValueError:
+        except (ValueError, RecursionError):
             pass
         else:
             return None

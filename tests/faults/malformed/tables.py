@@ -84,6 +84,7 @@ def files(row: Row) -> Iterator[tuple[str, str, Content]]:
     yield "null", "f.jsonl", b"null\n"
     yield "an empty object", "f.jsonl", b"{}\n"
     yield "deep", "f.jsonl", b'{"a":' * 100_000
+    yield "deep in a .json", "f.json", b'{"a":' * 100_000
     yield "deep, closed", "f.jsonl", (b'{"' + first.encode() + b'":' + b"[" * 3000 + b"]" * 3000 + b"}\n")
     yield "a long line", "f.jsonl", b"x" * 2_000_000
     yield "a key twice", "f.jsonl", good.replace(b"{", f'{{"{first}": "other", '.encode(), 1)

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,13 @@ QUERIES = [
 def test_queries_by_their_rows(said: str, outcome: str) -> None:
     row = {"completion": said, "extra": json.dumps({"tables": TABLES})}
     assert judge_sql_result(row, GOLD, MANY).outcome == outcome
+
+
+def test_a_large_result_takes_little_memory() -> None:
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    row = {"completion": "select repeat('x', 1000000) from range(9000)", "tables": TABLES}
+    assert judge_sql_result(row, GOLD, MANY).outcome == "wrong"
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000  # kB, of 9 GB
 
 
 def test_the_order_counts_if_the_gold_asks_for_it(tmp_path: Path) -> None:

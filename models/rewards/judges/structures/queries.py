@@ -12,7 +12,7 @@ from gradus.models.rewards.structured import answer_text, known, last_fenced
 
 _READS = re.compile(r"\s*(?:select|with|from|values)\b", re.IGNORECASE)
 _ORDERED = re.compile(r"\border\s+by\b", re.IGNORECASE)
-_MAX_ROWS = 10_000
+_MAX_ROWS, _MAX_CHARS, _BATCH_ROWS = 10_000, 10_000_000, 16
 _MEMORY = "256MB"
 _CLOSED = (
     *("enable_external_access = false", "autoload_known_extensions = false", "python_enable_replacements = false"),
@@ -86,16 +86,19 @@ def _database(tables: Mapping[str, Any]) -> Any:
 
 
 def _rows(connection: Any, query: str) -> list[tuple[object, ...]]:
-    """Return the rows of one statement that reads; ValueError for another, or for too many rows."""
+    """Return the rows of one statement that reads; ValueError for another, or for too large a result."""
     import duckdb  # noqa: PLC0415 - as above
 
     statements = connection.extract_statements(query)
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
         raise ValueError("it is not one query that reads")
-    found = connection.execute(query).fetchmany(_MAX_ROWS + 1)
-    if len(found) > _MAX_ROWS:
-        raise ValueError(f"it returns more than {_MAX_ROWS:,} rows")
-    return [tuple(map(_value, row)) for row in found]
+    result, found, num_chars = connection.execute(query), list[tuple[object, ...]](), 0
+    while batch := result.fetchmany(_BATCH_ROWS):
+        found += [tuple(map(_value, row)) for row in batch]
+        num_chars += sum(len(str(value)) for row in found[-len(batch) :] for value in row)
+        if len(found) > _MAX_ROWS or num_chars > _MAX_CHARS:
+            raise ValueError(f"it returns more than {_MAX_ROWS:,} rows or {_MAX_CHARS:,} characters")
+    return found
 
 
 def _value(value: Any) -> object:
