@@ -56,7 +56,7 @@ def judge_sql_result(row: Row, gold: str, max_chars: int) -> Verdict:
             wanted = _rows(connection, gold.strip().rstrip(";"))
             try:
                 found = _rows(connection, query)
-            except (duckdb.Error, ValueError):
+            except (duckdb.Error, ValueError, MemoryError):
                 return judged(correct=False, extracted=query)
     except (duckdb.Error, ValueError) as error:
         return failed(f"the gold query does not run: {str(error)[:200]}")
