@@ -1,7 +1,7 @@
 """The embedded engine: our own decoding loop over a transformers model.
 
-A prompt of several requests is computed once and its cache repeated; requests of similar length share a batch, and
-finished rows leave it. Each row's random numbers come from its own seed, one for each position, so they depend
+Requests with the same prompt share one prefill; requests of similar length share a batch, and finished rows are
+removed from it. Each row's random numbers come from its own seed, one for each position, so they depend
 on neither batch nor shard. (The logits themselves may differ in the last bits between batch shapes, as those of any
 matrix product do; on a CPU the same requests in the same order give the same bits.)
 On a GPU the model and the drawing are there, the bookkeeping here: each token of the batch is fetched once.

@@ -132,7 +132,7 @@ def trusted(rows: Rows, *, part: str = "format", scale: Annotated[float, Ge(0.0)
 
 
 def _part(rows: Rows, name: str) -> Floats:
-    """One of the rewards of each row, (N,), NaN where it has none; ShapeError if no row has it."""
+    """Return one reward of each row (N,), NaN if a row lacks it; raise ShapeError if all do."""
     parts, names = _parts(rows, ())
     if name not in names:
         raise ShapeError(f"the recipe has no reward {name}; it has {', '.join(names)}")
@@ -140,7 +140,7 @@ def _part(rows: Rows, name: str) -> Floats:
 
 
 def _parts(rows: Rows, weights: tuple[float, ...]) -> tuple[list[dict[str, float]], list[str]]:
-    """The rewards of each row by name, and all names; ShapeError if there are other weights than rewards."""
+    """Return the rewards of each row by name, and their names; raise ShapeError if the number of weights differs."""
     parts = [dict(each or ()) for each in rows["components"]]
     names = list(dict.fromkeys(name for each in parts for name in each))
     if weights and len(weights) != len(names):

@@ -115,8 +115,8 @@ def refine(
     """Have the policy write a better answer after a critique; it joins the group of the answer (Critique-GRPO).
 
     Critique-GRPO (arXiv 2506.03106): the refinement is sampled from question, answer and critique, and trained as an
-    answer to the problem's own prompt; its origin is `refined`, to which update.origin_losses can give the paper's
-    shaped loss. Deviation: all refinements join the group, not only the best.
+    answer to the problem's own prompt; its origin is `refined`, and the paper's shaped loss is set for this origin in
+    update.origin_losses. Deviation: all refinements join the group, not only the best.
 
     Args:
         n: Refinements of an answer.

@@ -93,8 +93,8 @@ def judge_relative_error(row: Row, gold: str, max_chars: int, *, tolerance: Anno
 def judge_action(row: Row, gold: str, max_chars: int) -> Verdict:
     """Mean of two parts: the type of the action is right, and with it its place or text.
 
-    UI-R1 (arXiv 2503.21620): R = R_type + R_coordinate. An action is {"action": type} with "point": [x, y] and "text",
-    where it has one; the gold's is `action` (a column, or in `extra`), or the answer as JSON, and has "box" for its
+    UI-R1 (arXiv 2503.21620): R = R_type + R_coordinate. An action is {"action": type}, optionally with "point": [x, y]
+    and "text"; the gold is `action` (a column, or in `extra`), or the answer as JSON, and has "box" for its
     place. Texts are compared as `exact` does. Of a right type without place and text the second part is 1. Deviation:
     the parts have a mean, not a sum; the form is a reward of its own.
 
