@@ -77,6 +77,7 @@ def test_the_most_similar_call_that_is_left_is_taken() -> None:
     wanted = [call("mail", to="Ann", text="a b"), call("mail", to="Bob", text="a b")]
     said = [call("mail", to="Bob", text="a b"), call("mail", to="Ann", text="a b")]
     assert soft_iou(said, wanted) == 1.0
+    assert soft_iou([call("mail", urgent=True)], [call("mail", urgent=1)]) == 0.0
 
 
 def test_calls_that_are_none_and_replies_without_any() -> None:
@@ -264,6 +265,19 @@ def test_a_result_larger_than_a_judges_memory_is_wrong_and_the_next_row_is_judge
     rows = [{"completion": query, "answer": GOLD, "tables": TABLES} for query in said]
     with JudgePool(resolve("sql_result", {}, max_chars=MANY), num_workers=1, item_timeout_s=30.0) as pool:
         assert [each.verdict.outcome for each in pool.judge(rows)] == ["wrong", "correct"]
+
+
+def test_no_query_reads_a_file(tmp_path: Path) -> None:
+    """Each would be right if it could: the file holds what the gold selects."""
+    (tmp_path / "x.csv").write_text("x\n7\n")
+    for said in (
+        f"from read_csv('{tmp_path}/x.csv')",
+        f"from '{tmp_path}/x.csv'",
+        f"select * from glob('{tmp_path}/*')",
+    ):
+        gold = f"select '{tmp_path}/x.csv'" if "glob" in said else "select 7"
+        assert judge_sql_result({"completion": said, "tables": TABLES}, gold, MANY).outcome == "wrong", said
+    assert judge_sql_result({"completion": "select 7 as x", "tables": TABLES}, "select 7", MANY).outcome == "correct"
 
 
 def test_the_order_counts_if_the_gold_asks_for_it(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ def test_edits_of_code_that_must_parse(said: str, settings: dict[str, Any], expe
 def test_edit_similarity_by_hand() -> None:
     # abcd and xbcdy: the block bcd matches, 2 * 3 / (4 + 5).
     assert judge_edit_similarity({"completion": "```\nabcd\n```"}, "xbcdy", MANY).value == pytest.approx(2 / 3)
+    long = "ab" * 150  # difflib would take characters for junk that are more than a hundredth of a text this long
+    assert judge_edit_similarity({"completion": f"```\n{long}x\n```"}, f"y{long}", MANY).value == pytest.approx(
+        600 / 602
+    )
     assert judge_edit_similarity({"completion": "```\nabcd\n```"}, "", MANY).outcome == "error"
 
 

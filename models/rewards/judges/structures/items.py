@@ -41,7 +41,7 @@ def judge_items(
         return unparsed()
     if not ordered:
         named, wanted = sorted(set(named)), sorted(set(wanted))
-    hits = lcs(named, wanted) if ordered else len(set(named) & set(wanted))
+    hits = lcs(named, wanted)
     precision, recall = hits / len(named), hits / len(wanted)
     value = (1 + beta**2) * precision * recall / (beta**2 * precision + recall) if hits else 0.0
     return Verdict(value, extracted=", ".join(named)[:1000])
