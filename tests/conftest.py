@@ -98,6 +98,23 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.set_num_threads(1)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(_Failures(config), "failures")
+
+
+class _Failures:
+    """Print each failure when it happens: of a run that is killed at its time limit nothing else is known."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.outcome not in ("passed", "skipped"):
+            terminal: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+            lines = report.longreprtext.splitlines()
+            said = "\n".join(["", f"{report.outcome} in {report.when}: {report.nodeid}", *lines[-30:]])
+            terminal.write_line(said, red=True)
 
 
 def _refuse_processes(event: str, _arguments: object) -> None:

@@ -8,7 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +161,12 @@ class WarmProgram(Program):
         """Run a command: exit code, stdout, stderr; in a process of its own if it is to fail there."""
         if "GRADUS_FAULT" in extra:
             return super().run(*arguments, **extra)
+        out, err = self.home / "stdout", self.home / "stderr"
+        code = self.do(arguments, self.home, out, err, **extra)
+        return code, out.read_text(), err.read_text()
+
+    def do(self, arguments: Sequence[str], folder: Path, out: Path, err: Path, **extra: str) -> int:
+        """Run a command in a folder, its output in two files, which may be one; return its exit code."""
         env = self.environment(**extra)
         env.pop("PYTEST_CURRENT_TEST", None)
         if WarmProgram.process is None or WarmProgram.process.poll() is not None:
@@ -173,10 +179,15 @@ class WarmProgram(Program):
         process = WarmProgram.process
         assert process.stdin is not None
         assert process.stdout is not None
-        print(json.dumps({"words": arguments, "env": env, "home": str(self.home)}), file=process.stdin, flush=True)
-        code = process.stdout.readline()
+        asked = {"words": arguments, "env": env, "folder": str(folder), "stdout": str(out), "stderr": str(err)}
+        try:
+            print(json.dumps(asked), file=process.stdin, flush=True)
+            code = process.stdout.readline()
+        except BaseException:  # a test that takes too long; the next command is not to read the answer of this one
+            process.kill()
+            raise
         assert code, f"the process ended with {process.wait()}"
-        return int(code), (self.home / "stdout").read_text(), (self.home / "stderr").read_text()
+        return int(code)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -12,7 +12,6 @@ import argparse
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from pathlib import Path
 
 from gradus.tasks.servers.processes import free_port, start_prefect
 from gradus.tasks.servers.secret import secret
-from tests.e2e.conftest import ROOT, Program
+from tests.e2e.conftest import ROOT, Program, WarmProgram
 
 PAGES = (ROOT / "docs" / "first-hour.md", ROOT / "docs" / "collapse.md", ROOT / "docs" / "changed-mind.md")
 FOLDER = "/home/me/sums-study"
@@ -131,7 +130,7 @@ def _around_cut(shown: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:
     return shown[:place], shown[place + 1 :]
 
 
-def run_page(page: Page, program: Program, folder: Path, each: Callable[[Command, list[str]], None]) -> None:
+def run_page(page: Page, program: WarmProgram, folder: Path, each: Callable[[Command, list[str]], None]) -> None:
     """Run the commands of a page in a folder; `each` is given what each of them printed."""
     (folder / "gradus").symlink_to(ROOT)
     for name, content in page.files.items():
@@ -172,25 +171,16 @@ class Names:
         return found.pop() if len(found) == 1 else digest
 
 
-def _run(words: list[str], program: Program, folder: Path) -> list[str]:
+def _run(words: list[str], program: WarmProgram, folder: Path) -> list[str]:
     """The lines that a command prints, errors in their place among the rest."""
     if words[0] == "cp":
         shutil.copytree(folder / words[-2], folder / words[-1])
         return []
     assert words[0] == "gradus", words
-    with tempfile.TemporaryFile("w+") as output:
-        code = subprocess.run(
-            [sys.executable, "-P", "-m", "gradus", *words[1:]],
-            env=program.environment(COLUMNS=WIDTH, PYTHONUNBUFFERED="1"),
-            cwd=folder,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            timeout=600,
-            check=False,
-        ).returncode
-        output.seek(0)
-        lines = [line.rstrip() for line in output.read().replace(str(folder), FOLDER).splitlines()]
+    with tempfile.TemporaryDirectory() as name:
+        output = Path(name) / "output"
+        code = program.do(words[1:], folder, output, output, COLUMNS=WIDTH)
+        lines = [line.rstrip() for line in output.read_text().replace(str(folder), FOLDER).splitlines()]
     return lines + ([f"[exit {code}]"] if code else [])
 
 
@@ -201,13 +191,13 @@ def fresh_folder() -> Path:
     return folder
 
 
-def page_program(folder: Path, shared: Path, api: str) -> Program:
+def page_program(folder: Path, shared: Path, api: str) -> WarmProgram:
     """Return the program with its home in a page's folder, where a command makes it by itself."""
     home = folder / ".gradus"
     home.mkdir()
     for name in ("prefect", "mlflow"):
         (home / name).symlink_to(shared / name)
-    return Program(home, api, secret(shared))
+    return WarmProgram(home, api, secret(shared))
 
 
 def _write(path: Path, shared: Path, api: str) -> None:
