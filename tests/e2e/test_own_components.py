@@ -18,7 +18,7 @@ BLOCKS = dict(re.findall(r"^`([\w.]+)`:\n\n```\w+\n(.*?)^```", PAGE, re.MULTILIN
 
 @pytest.fixture(scope="module")
 def trained(new_program: Callable[..., Program]) -> Program:
-    program = new_program()
+    program = new_program(warm=True)
     for name, text in BLOCKS.items():
         (program.home / name).write_text(text)
     for name in ("train", "heldout"):

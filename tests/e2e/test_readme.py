@@ -36,7 +36,7 @@ def finished(
 ) -> tuple[Program, dict[str, str]]:
     """A home with a finished run and a server that is up, and what the placeholders in the commands stand for."""
     calm, result = undisturbed
-    program = new_program()
+    program = new_program(warm=True)
     for part in ("lake", "runs"):
         shutil.copytree(calm.home / part, program.home / part)
     run = result["run"]

@@ -16,7 +16,7 @@ ENDLESS = "select count(*) as n from range(1000000000) a(i), range(1000000) b(j)
 def test_a_closed_pipe_ends_it_quietly_before_all_is_written(
     new_program: Callable[..., Program], query: list[str]
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     with (
         (program.home / "errors.txt").open("wb") as err,
         subprocess.Popen(

@@ -19,7 +19,7 @@ def counts(program: Program) -> dict[str, int]:
 def test_a_changed_helper_is_judged_again_and_samples_nothing(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     (tmp_path / "mine.py").write_text("import helper\ndef judge(rows): return [helper.VALUE] * len(rows)\n")
     (tmp_path / "helper.py").write_text("VALUE = 1.0\n")
     command = (

@@ -95,9 +95,9 @@ def _began(run: Path) -> float:
     return (run / "run.json").stat().st_mtime
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tell(shared: Path, prefect_api: str) -> Iterator[Callable[[str], Told]]:
-    """Run a page in a fresh folder."""
+    """Run a page in a fresh folder, which stays as long as the workers that were started in it."""
     folders: list[Path] = []
 
     def run(name: str) -> Told:

@@ -24,7 +24,7 @@ def test_ingest_counts_what_it_refuses(new_program: Callable[..., Program], tmp_
         "{this is no JSON",
         {"prompt": "3 + 3 =", "answer": "1,006"},
     )
-    program = new_program()
+    program = new_program(warm=True)
     found = program.json("ingest", file, "--map", "question=prompt", "--out", str(tmp_path / "out.jsonl"))
     assert found["rows"] == 2
     assert sum(found["refused"].values()) == 3
@@ -47,7 +47,7 @@ def test_curate_takes_anybodys_difficulty_and_gives_its_reasons(
         {"problem_id": "e", "n": 8, "k": 0},
         {"problem_id": "f", "n": 8, "k": 8},
     )
-    found = new_program().json(
+    found = new_program(warm=True).json(
         *("curate", "--problems", problems, "--difficulty", difficulty),
         *("--filter", "pass_rate:low=0.1,high=0.9", "--rank", "historical_std", "--top", "3"),
     )
@@ -64,7 +64,7 @@ def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_i
     folder = make_adapter(tmp_path / "adapter", load_policy(BUNDLED), "bundled")
     problems = lines(tmp_path / "p.jsonl", {"problem_id": "a", "question": "1 + 1 =", "answer": "2"})
     plan = lines(tmp_path / "plan.jsonl", {"problem_id": "a", "group_id": "a@r0h0", "n": 2, "max_tokens": 4})
-    program = new_program()
+    program = new_program(warm=True)
     found = program.json("rollout", "--plan", plan, "--problems", problems, "--policy", str(folder))
     assert found["rows"] == 2
     code, _, err = program.run("train", str(RECIPE), "--set", f"policy={folder}")
