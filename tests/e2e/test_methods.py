@@ -126,7 +126,7 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
-    "vcrl": ("profile.n=4",),
+    "vcrl": ('curate.sampler="uniform"',),
     "veripo": (
         (
             'phase=[{{rounds=1}}, {{changes={{"update.advantage"={{name="dpo", beta=0.1}}, "update.loss"="reinforce", '

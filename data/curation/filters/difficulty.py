@@ -70,7 +70,7 @@ def group_variance(
 
     VCRL (arXiv 2509.19803): the unbiased variance of G 0/1 rewards over the largest that G allows,
     k(G-k)/floor(G^2/4). For even G this is p(1-p)/0.25. A group of one has variance 0.
-    Deviation: no memory bank; a dropped problem is simply not planned.
+    Deviation: by the last measurement of a problem; the shape and the wave `vcrl` go by the round's own groups.
 
     Args:
         min: Lowest normalised variance that is kept, 0 to 1.

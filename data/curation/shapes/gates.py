@@ -9,6 +9,7 @@ from annotated_types import Ge, Le
 from gradus.components import component
 from gradus.components.rows import Rows
 from gradus.data.curation.round import own_rows
+from gradus.data.curation.trackers.banks import normalised_group_variance
 
 
 @component("shape", paper="arXiv 2509.04419", needs=("origin", "group", "correct"))
@@ -60,4 +61,22 @@ def band(
             rate < low, f"its group's pass rate is below {low:g}", f"its group's pass rate is above {high:g}"
         ),
         "in_band_frac": taken,
+    }
+
+
+@component("shape", paper="arXiv 2509.19803", needs=("group", "reward", "origin"))
+def vcrl(rows: Rows, *, kappa: Annotated[float, Ge(0.0), Le(1.0)] = 0.3) -> Mapping[str, Any]:
+    """Learn from the groups whose normalised variance is at least kappa (VCRL); a group without a reward is kept.
+
+    VCRL (arXiv 2509.19803): p = k (G - k) / floor(G^2 / 4) of k right rows among G; the wave `vcrl` fills the batch.
+
+    Args:
+        kappa: Lowest normalised variance that is learned from, 0 to 1.
+    """
+    share = normalised_group_variance(rows)
+    taken = ~(share < kappa)
+    return {
+        "taken": taken,
+        "reason": f"its group's normalised variance is below {kappa:g}",
+        "varied_frac": taken,
     }

@@ -1,12 +1,14 @@
-"""A wave that takes up again rollouts of earlier rounds."""
+"""Waves that take up again rollouts of earlier rounds, or problems that were worth it."""
 
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from gradus.components import component
+from gradus.data.arrays import positions
 from gradus.data.curation.round import Planned, Round, first_rows
+from gradus.data.curation.trackers.banks import normalised_group_variance
 
 
 @component("wave", paper="arXiv 2504.08837", needs=("group", "reward", "stored"))
@@ -46,4 +48,37 @@ def replay(
             f"replayed from round {r}: advantage {a:.3f}"
             for r, a in zip(stored["round"][chosen], advantage[chosen], strict=True)
         ],
+    )
+
+
+@component("wave", paper="arXiv 2509.19803", needs=("group", "reward", "origin", "vcrl_bank.priority"))
+def vcrl(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - the highest priorities are taken
+    *,
+    kappa: Annotated[float, Ge(0.0), Le(1.0)] = 0.3,
+) -> Planned | None:
+    """Sample a problem of the bank for each group whose rewards vary too little, the highest priority first (VCRL).
+
+    VCRL (arXiv 2509.19803): queries of normalised variance below kappa are replaced by those of the memory bank, which
+    the tracker `vcrl_bank` keeps and the shape `vcrl` leaves room for. Of equal priorities the first problem is taken.
+    Deviation: new completions are sampled, so that all rows are of one policy; whether the authors keep the old ones is
+    not known.
+
+    Args:
+        kappa: Normalised variance below which a group is replaced.
+    """
+    rows, pool = round.rows, round.candidates
+    share = normalised_group_variance(rows)
+    flat = len(first_rows(rows, share < kappa))
+    planned = positions(pool.table.column("problem_id"), rows.table.column("problem_id")) >= 0
+    priority = np.where(planned, np.nan, pool["vcrl_bank.priority"])
+    order = np.argsort(-priority, kind="stable")
+    chosen = order[: min(flat, int((~np.isnan(priority)).sum()))]
+    if not flat:
+        return None
+    return round.plan(
+        problems=chosen,
+        reason=[f"from the bank: priority {each:.3f}" for each in priority[chosen]],
+        skipped={"the bank has no other problem": flat - len(chosen)} if len(chosen) < flat else {},
     )

@@ -36,11 +36,6 @@ def plans_only(keeps: Keeps, *, rounds: tuple[int, ...] = (1, 2)) -> Check:
     return check
 
 
-def normalised_variance(row: Row) -> float:
-    n, k = row["n"], row["k"]
-    return k * (n - k) / (n * n // 4) if n > 1 else 0.0
-
-
 def as_all_rose(made: Made, round: int) -> None:
     """LIMR: the history of a problem lies along the mean of all, at least 0.6."""
     known = [row["history"] for row in made.given("curate", "difficulty", round)]
@@ -325,6 +320,5 @@ CURATING_METHODS: Mapping[str, Check] = {
     "rule_reasoner": over_rounds("dads", "problem.domain", ("reward",), domain_rewards),
     "sec": over_rounds("sec", "problem.domain", ("gain",), domain_gains),
     "vade": over_rounds("beta_posterior", "problem_id", ("alpha", "beta"), beta_posterior),
-    "vcrl": plans_only(lambda row: row["n"] == 0 or normalised_variance(row) >= 0.3),
     "zero_variance": plans_only(lambda row: row["n"] == 0 or 0 < row["k"] < row["n"]),
 }

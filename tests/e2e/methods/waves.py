@@ -263,6 +263,27 @@ def replayed(made: Made, round: int) -> None:
     assert all(0 < rate(group) < 1 for group in by(again, "group_id"))
 
 
+def from_the_bank(made: Made, round: int) -> None:
+    """VCRL: groups of a normalised variance below kappa are left out; in round 2 the best of round 1 replace them."""
+    kappa = 0.3 + 0.5 * (round - 1) / 19
+
+    def share(rows: list[Row]) -> float:
+        k, n = sum(bool(row["correct"]) for row in rows), len(rows)
+        return k * (n - k) / (n * n // 4)
+
+    for rows in made.groups(round):
+        assert {row["taken"] for row in rows} == {share(rows) >= kappa}
+    first = made.first(round)
+    flat = sum(share(rows) < kappa for rows in first)
+    assert flat
+    bank = {rows[0]["problem_id"]: share(rows) for rows in made.groups(1) if share(rows) >= 0.3}
+    left = {name: p for name, p in bank.items() if round > 1 and name not in {rows[0]["problem_id"] for rows in first}}
+    added = [row["problem_id"] for row in made.table("wave", round)]
+    assert len(added) == min(flat, len(left))
+    assert [left[name] for name in added] == sorted(left.values(), reverse=True)[: len(added)]
+    assert round == 1 or added
+
+
 def predicted_near_half(made: Made, round: int) -> None:
     """DOTS: the reference set is not learned from; others are sampled by its pass rates, and earlier groups."""
     rows = made.learned(round)
@@ -307,6 +328,7 @@ WAVE_METHODS: Mapping[str, Check] = {
     "surface": in_rounds(failed_get_hints),
     "tree_branches": branches(improbable, lambda _group: 1),
     "tree_entropy": branches(entropies, lambda _group: 1),
+    "vcrl": in_rounds(from_the_bank),
     "vl_rethinker": in_rounds(thinks_again),
     "xrpo": all_of(in_rounds(pinned_down), in_rounds(joins_failed("guided"))),
 }
