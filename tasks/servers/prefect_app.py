@@ -6,20 +6,47 @@ The secret comes with HTTP's basic authentication, on websockets in the first me
 the user interface, `/api/health` and the question of identity.
 """
 
+import asyncio
+import logging
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 from gradus.tasks.host.setting_files import ignore_setting_files
 
 ignore_setting_files()
 
 from prefect.server.api.server import create_app  # noqa: E402 - the files of its folder are not for it
+from prefect.server.events.models import automations  # noqa: E402
 from starlette.types import ASGIApp  # noqa: E402
 
 from gradus.tasks.servers.door import guarded  # noqa: E402
 
+_updates = set[asyncio.Task[None]]()
+"""Running updates of Prefect's cache of automations, which asyncio alone would not keep alive."""
+
+
+def update_later(update: Coroutine[Any, Any, object]) -> None:
+    """Update the cache of automations in the server's own event loop, after the commit that asks for it.
+
+    Prefect 3.7.7 waits for it there, in the thread of that loop, and the update waits for a lock that another task of
+    the loop may hold: from then on the server answers nobody (PrefectHQ/prefect issue 23055).
+    """
+    task = asyncio.get_running_loop().create_task(_updated(update))
+    _updates.add(task)
+    task.add_done_callback(_updates.discard)
+
+
+async def _updated(update: Coroutine[Any, Any, object]) -> None:
+    try:
+        await update
+    except Exception:
+        logging.getLogger(__name__).exception("the cache of automations is not up to date")
+
 
 def create() -> ASGIApp:
     """Make the application from the environment."""
+    automations.run_coro_as_sync = update_later  # pyright: ignore[reportPrivateImportUsage]
     given = os.environ
     return guarded(
         create_app(),

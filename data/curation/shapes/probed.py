@@ -37,3 +37,11 @@ def remax(rows: BatchRows) -> Mapping[str, Any]:
         "reason": np.where(is_greedy, "it is the baseline of its group", "its group has no baseline"),
         "baseline": baseline,
     }
+
+
+@component("shape", needs=("plan.measured",))
+def without_measured(rows: BatchRows) -> Mapping[str, Any]:
+    """Leave out the groups that the wave `measure_again` sampled to measure their problems."""
+    asked = "plan.measured" in rows  # not in a round that measured none
+    measured = rows["plan.measured"] == 1 if asked else np.zeros(rows.num_rows, dtype=np.bool_)
+    return {"taken": ~measured, "reason": "sampled to measure its problem", "measured_frac": measured}

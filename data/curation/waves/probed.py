@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from gradus.components import component
 from gradus.components.rows import Lists
-from gradus.data.arrays import Floats, Ints
+from gradus.data.arrays import Floats, Ints, positions
 from gradus.data.curation.round import Planned, Round, first_rows
 from gradus.data.curation.tracked import places
 
@@ -38,6 +38,38 @@ def unsolved(
     judged = ~np.isnan(rows["correct"])
     failed = first_rows(rows, ~right & judged)
     return round.plan(like=failed, n=n, temperature=temperature, reason="its most likely answer is wrong")
+
+
+@component("wave", needs=("group", "reward"))
+def measure_again(
+    round: Round,
+    rng: np.random.Generator,
+    *,
+    limit: Annotated[float, Ge(0.0), Lt(1.0)] = 0.5,
+    problems: Annotated[int, Ge(1)] = 256,
+    n: Annotated[int, Ge(1)] = 4,
+) -> Planned | None:
+    """Measure other problems again in a round of which more than a share of the groups have rewards without variance.
+
+    The problems are drawn at random among those that the round has not sampled, and the next round's filters, rankings
+    and samplers read their new pass rates. The shape `without_measured` leaves these groups out of the update; without
+    it they are learned from, too.
+
+    Args:
+        limit: Share of groups without variance above which problems are measured.
+        problems: Problems measured in a round at most.
+        n: Rollouts of a problem.
+    """
+    rows, pool = round.rows, round.candidates
+    flat = len(first_rows(rows, ~rows.by("group").varied(rows["reward"])))
+    num_groups = len(first_rows(rows, np.ones(rows.num_rows, dtype=np.bool_)))
+    if flat <= limit * num_groups:
+        return None
+    known = positions(pool.table.column("problem_id"), rows.table.column("problem_id")) >= 0
+    chosen = np.sort(rng.permutation(np.flatnonzero(~known))[:problems])
+    return round.plan(
+        problems=chosen, n=n, measured=True, reason=f"{flat} of {num_groups} groups have no variance: measured again"
+    )
 
 
 @component("wave", paper="arXiv 2310.10505", needs=("group",))
