@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 
 from gradus.flows import comparison, deployed, exchange, stages
+from gradus.flows.agreement.flow import agree
 from gradus.flows.console.output import line
 from gradus.flows.laboratory.flow import lab
 from gradus.flows.notifications import HEARTBEAT_S, notify
@@ -54,7 +55,12 @@ def deployments() -> list[RunnerDeployment]:
     """Return one deployment for each flow; `train` carries the example schedule."""
     flows = [stages.stage_flow(each.name) for each in registry.stages().values() if each.verb]
     flows += [stages.profile, stages.evaluate]
-    others = [_deployment(comparison.compare), _deployment(lab), _deployment(exchange.import_rollouts)]
+    others = [
+        _deployment(comparison.compare),
+        _deployment(lab),
+        _deployment(agree),
+        _deployment(exchange.import_rollouts),
+    ]
     return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
 
 

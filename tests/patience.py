@@ -1,5 +1,8 @@
 """Waiting: for a Prefect server whose SQLite database another process may be writing, and for other processes."""
 
+import contextlib
+import random
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -43,6 +46,18 @@ def until(found: Callable[[], Any], limit_s: float = 300, pause_s: float = 0.05,
         assert time.monotonic() < deadline, wrong()
         time.sleep(pause_s)
     return result
+
+
+def quiet_port() -> int:
+    """Return a free port of 127.0.0.1 that no connection of another test is given meanwhile.
+
+    A port that the system chooses is one of those that it gives to outgoing connections, from 32768 on.
+    """
+    while True:
+        port = random.SystemRandom().randrange(20_000, 30_000)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def runs(pid: int) -> bool:

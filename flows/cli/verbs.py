@@ -9,6 +9,7 @@ import typer
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows import parameters
+from gradus.flows.agreement.asked import agree_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
@@ -338,6 +339,19 @@ def lab(as_json: AsJson = False, **given: Any) -> None:
     from gradus.flows.console.laboratory_tables import render_laboratory
 
     answer(run_calls.looked_at(lab_asked(**given)), as_json, render_laboratory)
+
+
+@may_wait
+@options_of(run_calls.agree)
+def agree(as_json: AsJson = False, **given: Any) -> None:
+    """Judge stored rollouts by several rewards: where their verdicts part, and since which round.
+
+    Agreement and Cohen's kappa by round, domain, source and length, the rollouts on which they disagree, and the first
+    round whose update would differ. One reward alone is compared with the run's own. Nothing is sampled.
+    """
+    from gradus.flows.console.agreement_tables import render_agreement
+
+    answer(run_calls.agreed(agree_asked(**given)), as_json, render_agreement)
 
 
 @options_of(exchange_calls.export)

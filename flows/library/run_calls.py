@@ -1,14 +1,17 @@
 """Whole runs, comparisons of them, and their room on the disk; each call has one that says what it would do."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
+from gradus.flows.agreement.asked import AgreeAsked, agree_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
+from gradus.flows.library.texts import parse_reward
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import HOW
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
@@ -22,6 +25,7 @@ from gradus.tasks.runs.history import run_folder
 
 if TYPE_CHECKING:
     from gradus.flows.loop.dry_run import ComparisonForecast
+    from gradus.tasks.inspect.agreement import Agreement
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
     from gradus.tasks.inspect.laboratory.figures import Laboratory
@@ -133,6 +137,30 @@ def looked_at(asked: LabAsked) -> "Laboratory":
 
         ready()
         return cast("Callable[..., Laboratory]", lab)(**vars(asked))
+
+
+@call
+@taking(agree_asked)
+def agree(asked: AgreeAsked) -> "Agreement":
+    """Judge stored rollouts by several rewards and return where their verdicts part; nothing is sampled.
+
+    `rewards` are texts, `"math"`, `"judges.py:strict"`, or mappings with settings; one alone is compared with the
+    rewards that the runs were scored by. `rollouts` are runs or rollouts/DIGEST.
+    """
+    return agreed(asked)
+
+
+def agreed(asked: AgreeAsked) -> "Agreement":
+    """Do so; UsageError before Prefect is imported if it cannot begin."""
+    from gradus.flows.agreement.ready import agree_ready
+
+    asked = replace(asked, rewards=[parse_reward(each).model_dump(exclude_defaults=True) for each in asked.rewards])
+    agree_ready(Home.from_environment(), asked)
+    with computing() as ready:
+        from gradus.flows.agreement.flow import agree  # Prefect, which wrong arguments need not wait for
+
+        ready()
+        return cast("Callable[..., Agreement]", agree)(**vars(asked))
 
 
 @call

@@ -39,6 +39,8 @@ COMPARISON, COMPARISON_PICTURE, PLAN = "comparison.json", "comparison.png", "pla
 """Files that a comparison leaves in the folder of its run: two tables, all its figures, its picture, its plan."""
 LABORATORY, LABORATORY_TABLE, LABORATORY_PICTURE = "laboratory.json", "laboratory_methods.json", "laboratory.png"
 """Files that a laboratory leaves there."""
+AGREEMENT = "agreement.json"
+"""File that an agreement leaves there."""
 _TABLES = (SAMPLE_TABLE, METHODS_TABLE, DIFFERENCES_TABLE, LABORATORY_TABLE)
 STAGE_COLUMNS = ("stage", "ran", "reused", "failed", "seconds")
 
@@ -202,7 +204,7 @@ def run_page(folder: Path, state: State) -> tuple[str, dict[str, int]]:
 
 def end_files(folder: Path) -> tuple[list[Path], dict[str, str]]:
     """The files that the end of a command left in its folder, and the tag by which MLflow finds tables among them."""
-    names = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE, PLAN, LABORATORY, LABORATORY_PICTURE)
+    names = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE, PLAN, LABORATORY, LABORATORY_PICTURE, AGREEMENT)
     there = [folder / name for name in names if (folder / name).is_file()]
     tables = [{"path": path.name, "type": "table"} for path in there if path.name in _TABLES]
     return there, {"mlflow.loggedArtifacts": json.dumps(tables)} if tables else {}

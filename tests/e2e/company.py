@@ -22,8 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from gradus.tasks.servers.processes import free_port
-from tests.patience import until
+from tests.patience import quiet_port, until
 
 PREFECT_LOGIN = "ann:Prefect-Secret-7QX"
 MLFLOW_USER, MLFLOW_PASSWORD = "bob", "MLflow@Secret-9ZK"
@@ -59,7 +58,7 @@ class Company:
 def company(home: Path, folder: Path) -> Iterator[Company]:
     """Start them on the databases of a home."""
     certificate, authority = certificates(folder)
-    ports = [free_port(0) for _ in range(3)]
+    ports = [quiet_port() for _ in range(3)]
     prefect = [sys.executable, "-c", _PREFECT, str(ports[0]), str(ports[1]), str(certificate)]
     mlflow = [
         sys.executable,
@@ -79,12 +78,12 @@ def company(home: Path, folder: Path) -> Iterator[Company]:
     settings["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] = "false"  # seven more processes, which nothing here asks
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
     with contextlib.ExitStack() as running:
-        for command in (prefect, mlflow):
-            running.enter_context(_process(command, {**kept, **settings}, folder))
+        processes = [running.enter_context(_process(each, {**kept, **settings}, folder)) for each in (prefect, mlflow)]
         plain = running.enter_context(guarded(ports[2]))
         tls = running.enter_context(guarded(ports[2], certificate))
         for port, path in ((ports[0], "/api/health"), (ports[2], "/health")):
-            until(lambda url=f"http://127.0.0.1:{port}{path}": _answers(url), 720, 0.2)
+            until(lambda url=f"http://127.0.0.1:{port}{path}": _answers(url) or _ended(processes), 360, 0.2)
+        assert not _ended(processes), "\n".join(path.read_text()[-2000:] for path in folder.glob("*.log"))
         yield Company(
             f"http://127.0.0.1:{ports[0]}/api",
             f"https://127.0.0.1:{ports[1]}/api",
@@ -173,14 +172,19 @@ def guarded(upstream: int, certificate: Path | None = None) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def _process(command: list[str], env: dict[str, str], folder: Path) -> Iterator[None]:
+def _process(command: list[str], env: dict[str, str], folder: Path) -> "Iterator[subprocess.Popen[bytes]]":
     with (folder / f"{len(list(folder.iterdir()))}.log").open("wb") as log:
         process = subprocess.Popen(command, env=env, stdout=log, stderr=log, start_new_session=True)
     try:
-        yield
+        yield process
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+def _ended(processes: "list[subprocess.Popen[bytes]]") -> bool:
+    return any(process.poll() is not None for process in processes)
 
 
 def _answers(url: str) -> bool:

@@ -16,12 +16,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.servers.processes import Server, free_port, start_prefect
+from gradus.tasks.servers.processes import Server, start_prefect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
 from tests.conftest import Server as Loopback
 from tests.conftest import copy_databases
-from tests.patience import until
+from tests.patience import quiet_port, until
 
 ROOT = Path(__file__).parents[2]
 RECIPE = Path(__file__).parent / "tiny.toml"
@@ -206,7 +206,7 @@ def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> It
     with contextlib.ExitStack() as running:
 
         def serve() -> Server:
-            server = running.enter_context(start_prefect(home, free_port(0)))
+            server = running.enter_context(start_prefect(home, quiet_port()))
             server.wait_until_healthy(300)
             return server
 

@@ -18,9 +18,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradus.tasks.servers.processes import free_port, start_prefect
+from gradus.tasks.servers.processes import start_prefect
 from gradus.tasks.servers.secret import secret
 from tests.e2e.conftest import ROOT, Program, WarmProgram
+from tests.patience import quiet_port
 
 PAGES = (ROOT / "docs" / "first-hour.md", ROOT / "docs" / "collapse.md", ROOT / "docs" / "changed-mind.md")
 FOLDER = "/home/me/sums-study"
@@ -224,7 +225,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         shared = Path(name)
         assert Program(shared).run("setup")[0] == 0
-        server = start_prefect(shared, free_port(0))
+        server = start_prefect(shared, quiet_port())
         try:
             server.wait_until_healthy(300)
             for path in chosen:

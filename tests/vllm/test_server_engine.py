@@ -19,8 +19,7 @@ from gradus.models.engines.server import ServerEngine
 from gradus.models.engines.settings import ServerConfig
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.policy import load_policy
-from gradus.tasks.servers.processes import free_port
-from tests.patience import until
+from tests.patience import quiet_port, until
 
 BOUND = 2e-4
 PROMPTS = [(9, 12, 5), (9, 12, 5), (10, 11), (9, 6, 13, 5, 8), (9, 12, 5)]
@@ -44,7 +43,7 @@ def answers(url: str) -> bool:
 @contextlib.contextmanager
 def serving(folder: Path, log_path: Path, *flags: str) -> Generator[tuple["subprocess.Popen[bytes]", str]]:
     """A real vLLM server with a policy: its process and address."""
-    port = free_port(0)
+    port = quiet_port()
     # What `vllm serve` runs; that command itself asks for a package called vllm, which the CPU build is not.
     command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(folder), *FLAGS, *flags]
     env = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_NO_USAGE_STATS": "1", "OMP_NUM_THREADS": "1"}

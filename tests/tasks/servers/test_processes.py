@@ -18,7 +18,7 @@ from gradus.tasks.servers.door import basic
 from gradus.tasks.servers.processes import _start, free_port, server_environment, start_servers
 from gradus.tasks.servers.secret import secret
 from tests.hostile import make_hostile
-from tests.patience import runs, until
+from tests.patience import quiet_port, runs, until
 
 ROOT = Path(__file__).parents[3]
 
@@ -31,7 +31,7 @@ def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytes
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.delenv("PREFECT_HOME", raising=False)
-    with start_servers(mlflow_home, free_port(0), free_port(0)) as servers:
+    with start_servers(mlflow_home, quiet_port(), quiet_port()) as servers:
         assert _get(servers.prefect_url, "/api/health") == (200, "true")
         found = _get(servers.prefect_url, "/ui-settings")
         assert json.loads(found[1])["api_url"] == f"{servers.prefect_url}/api"
@@ -53,7 +53,7 @@ def test_a_server_elsewhere_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(
         "gradus.tasks.servers.processes.start_prefect", lambda home, port: _Ready(f"http://127.0.0.1:{port}")
     )
-    with start_servers(tmp_path, free_port(0), 1) as servers:
+    with start_servers(tmp_path, quiet_port(), 1) as servers:
         assert servers.mlflow_url == "http://tracker.example:5000"
         assert len(servers.running) == 1
 

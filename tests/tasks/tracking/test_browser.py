@@ -10,11 +10,12 @@ import mlflow
 import pytest
 
 from gradus.tasks.servers.mlflow_login import mlflow_login
-from gradus.tasks.servers.processes import free_port, start_mlflow
+from gradus.tasks.servers.processes import start_mlflow
 from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.view import address
 from tests.browser import CHROMIUM, Browser
+from tests.patience import quiet_port
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -62,7 +63,7 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
     run.drain()
     client = mlflow.MlflowClient(tracking_uri(run.home))
     ids = dict(run.ask("select name, run_uuid from runs where run_uuid in mine"))
-    with start_mlflow(run.home, free_port(0)) as server:
+    with start_mlflow(run.home, quiet_port()) as server:
         server.wait_until_healthy(300)
         opened = address(server.address, mlflow_login(run.home, server.address))
         runs, _, query = opened.partition("?")

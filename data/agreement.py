@@ -1,0 +1,51 @@
+"""Agreement of two judges on the same rows, in numbers.
+
+kappa_interval(first, second, cluster)      # Cohen's kappa of verdicts (N,), rows of a problem taken together
+"""
+
+import numpy as np
+
+from gradus.data.arrays import Bools, Floats, Ints
+from gradus.data.intervals import Mean
+from gradus.data.records import Figure
+
+BOTH_RIGHT, ONLY_FIRST, ONLY_SECOND, BOTH_WRONG = range(4)
+
+
+def counts_of(first: Bools, second: Bools) -> Ints:
+    """Return the numbers of rows that both, the first alone, the second alone and neither take for right, (4,)."""
+    return np.bincount(2 * ~first + ~second, minlength=4).astype(np.int64)
+
+
+def kappa(counts: Floats | Ints) -> Floats:
+    """Return Cohen's kappa of (..., 4) counts: (p_o - p_e) / (1 - p_e), NaN where both judges have one verdict alone.
+
+    Cohen, Educational and Psychological Measurement 20, 1960: p_o is the share of equal verdicts, p_e that of two
+    judges who decide by chance, each as often for right as it does.
+    """
+    both, first, second, neither = np.moveaxis(np.asarray(counts, dtype=np.float64), -1, 0)
+    total = both + first + second + neither
+    with np.errstate(invalid="ignore", divide="ignore"):
+        equal = (both + neither) / total
+        chance = ((both + first) * (both + second) + (neither + first) * (neither + second)) / total**2
+        return np.where(chance < 1, (equal - chance) / (1 - chance), np.nan)
+
+
+def kappa_interval(first: Bools, second: Bools, cluster: Ints) -> Figure | None:
+    """Return kappa with its interval of 95 %; None if it is not defined, as where both find every row right.
+
+    The standard error is that of the jackknife over clusters 0..G-1 (Efron and Stein 1981), whose rows are not
+    independent of each other; the quantile is Student's with G - 1 degrees of freedom. With one cluster, or if leaving
+    one out leaves it undefined, the interval is all of [-1, 1].
+    """
+    size = int(cluster.max(initial=-1)) + 1
+    each = np.zeros((size, 4))
+    np.add.at(each, (cluster, 2 * ~first + ~second), 1.0)
+    value = float(kappa(each.sum(axis=0)))
+    if np.isnan(value):
+        return None
+    without = kappa(each.sum(axis=0) - each)
+    if size < 2 or np.isnan(without).any():
+        return {"value": value, "low": -1.0, "high": 1.0}
+    error = float(np.sqrt((size - 1) / size * ((without - without.mean()) ** 2).sum()))
+    return Mean(value, error, float(size - 1), span=1.0).interval()

@@ -1,0 +1,1 @@
+"""`gradus agree`: rewards on the same stored rollouts, without a token sampled."""

@@ -1,0 +1,58 @@
+"""The arguments of `agree`. Imports nothing that reads runs, since the command line declares them at its start."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from gradus.data.errors import UsageError
+from gradus.flows.parameters import Input, Taken, named, runs
+
+OWN = "own"
+"""What the rewards are called that the rollouts of a run were scored by."""
+
+
+class Named(Protocol):
+    """A run."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+
+@dataclass(frozen=True)
+class AgreeAsked:
+    """The arguments of an agreement, called as those of its flow."""
+
+    rewards: Sequence[Any]
+    rollouts: Sequence[str]
+    problems: str
+    at: float | None
+
+
+def agree_asked(
+    rewards: Annotated[
+        Sequence[Any],
+        Taken("rewards, as `score --reward` takes them; one alone is compared with the run's own", argument=True),
+    ],
+    *,
+    rollouts: Annotated[
+        Sequence[Input | Named], Taken("a run (`gradus runs`) or rollouts/DIGEST; repeatable", complete=runs)
+    ] = (),
+    problems: Annotated[Input, Taken("problems, where the rollouts name none")] = "",
+    at: Annotated[
+        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
+    ] = None,
+) -> AgreeAsked:
+    """Return the arguments of an agreement; UsageError if they cannot be combined."""
+    names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in rollouts]
+    if not rewards:
+        raise UsageError(
+            "there is no reward to compare", hint="name one or more: gradus agree numeric math --rollouts RUN"
+        )
+    if not names:
+        raise UsageError(
+            "there are no rollouts to judge", hint="name a run or rollouts: --rollouts RUN (`gradus runs`)"
+        )
+    return AgreeAsked(tuple(rewards), tuple(dict.fromkeys(names)), named(problems), at)

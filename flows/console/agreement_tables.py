@@ -1,0 +1,53 @@
+"""The tables of `gradus agree`."""
+
+from gradus.flows.console.output import fields, line, table
+from gradus.tasks.formats import brief, interval, share, visible
+from gradus.tasks.inspect.agreement import Agreement, Cell, Flip, Pair
+
+_FLIPS = 5
+"""Rows on which a pair disagrees that a terminal shows; --json has more."""
+
+
+def render_agreement(found: Agreement) -> None:
+    """Print each pair: agreement by column, rounds, and rows on which they disagree."""
+    for pair in found["pairs"]:
+        _render_pair(pair)
+    fields({"run": found["run"], "rewards": ", ".join(found["rewards"]), "rollouts": f"{found['rollouts']:,}"})
+
+
+def _render_pair(pair: Pair) -> None:
+    first, second = pair["first"], pair["second"]
+    heads = ("", "rows", "agree", "kappa (95 %)", f"{first} alone", f"{second} alone")
+    table(f"{first} and {second}: right by both or neither, and by one alone", heads, list(map(_row, pair["cells"])))
+    if pair["num_unjudged"]:
+        line(f"note: {pair['num_unjudged']:,} rollouts have no verdict of one of them, and count nowhere")
+    if pair["rounds"]:
+        rows = [(e["run"], e["round"], e["rows"], e["flips"], e["groups"], e["groups_changed"]) for e in pair["rounds"]]
+        columns = ("run", "round", "rows", "other verdicts", "groups", "with other advantages")
+        table("rows that are learned from", columns, rows)
+    if pair["flips"]:
+        rows = [
+            (each["round"], each["right"], visible(each["first"] or "-"), visible(each["second"] or "-"), _end(each))
+            for each in pair["flips"][:_FLIPS]
+        ]
+        title = f"{min(_FLIPS, pair['num_flips'])} of {pair['num_flips']:,} rollouts on which they disagree"
+        table(title, ("round", "right by", f"{first} read", f"{second} read", "completion"), rows)
+    for each in pair["partings"]:
+        if each["round"] is None:
+            line(f"{each['run']}: no update would differ")
+        else:
+            line(
+                f"{each['run']}: the first update that would differ is that of round {each['round']}; "
+                f"{each['tokens']:,} tokens were sampled after it (`gradus rerun {each['run']} score "
+                f"--from-round {each['round']} --set rewards=...` trains on from there, all before is reused)"
+            )
+
+
+def _row(cell: Cell) -> tuple[object, ...]:
+    kappa = "-" if cell["kappa"] is None else interval(cell["kappa"], "{:.2f}".format)
+    place = visible(f"{cell['by']} {cell['value']}".strip())
+    return (place, f"{cell['rows']:,}", share(cell["agreement"]), kappa, cell["only_first"], cell["only_second"])
+
+
+def _end(flip: Flip) -> str:
+    return brief(flip["completion"][-60:].strip())

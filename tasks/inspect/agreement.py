@@ -1,0 +1,305 @@
+"""`gradus agree`: verdicts of several rewards on the same rollouts, side by side: where they part, and since when.
+
+A row counts for a pair of rewards if both reached a verdict. A group has another advantage if (r - mean) / std of its
+rows differs, which is 0 where all are equal: shapes of a recipe are not asked.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, pairwise
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pyarrow as pa
+
+from gradus.data.agreement import ONLY_FIRST, ONLY_SECOND, counts_of, kappa_interval
+from gradus.data.arrays import Bools, Floats, Ints, floats, pc, positions, take_or_null
+from gradus.data.errors import BadInputError
+from gradus.data.files import replace_file
+from gradus.data.lake.store import Ref, Store
+from gradus.data.records import Figure
+from gradus.tasks.formats import visible
+from gradus.tasks.runs.spending import is_evaluation
+from gradus.tasks.tracking.facts import AGREEMENT
+
+MAX_FLIPS = 20
+"""Rows on which a pair disagrees that an answer names."""
+_TAIL_CHARS = 200
+_TOLERANCE = 1e-9
+_PROFILE = "profile"
+
+
+class Cell(TypedDict):
+    """Verdicts of a pair on the rows with one value of a column; kappa is null if both have one verdict alone."""
+
+    by: str
+    value: str
+    rows: int
+    both_right: int
+    only_first: int
+    only_second: int
+    both_wrong: int
+    agreement: float
+    kappa: Figure | None
+
+
+class RoundChange(TypedDict):
+    """Rows of a round that are learned from: other verdicts, and groups whose advantages differ."""
+
+    run: str
+    round: int
+    rows: int
+    flips: int
+    groups: int
+    groups_changed: int
+
+
+class Parting(TypedDict):
+    """The first round of a run whose update would differ, null if none does, and tokens sampled after it."""
+
+    run: str
+    round: int | None
+    tokens: int
+
+
+class Flip(TypedDict):
+    """A row on which a pair disagrees: the end of its completion, and what each read from it."""
+
+    rollout_id: str
+    problem_id: str
+    run: str
+    round: int
+    right: str
+    completion: str
+    first: str | None
+    second: str | None
+
+
+class Pair(TypedDict):
+    """Two rewards."""
+
+    first: str
+    second: str
+    num_unjudged: int
+    cells: list[Cell]
+    rounds: list[RoundChange]
+    partings: list[Parting]
+    flips: list[Flip]
+    num_flips: int
+
+
+class Agreement(TypedDict):
+    """The answer of `gradus agree --json`."""
+
+    run: str
+    rewards: list[str]
+    rollouts: int
+    pairs: list[Pair]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """Rollouts of one artifact and their scores by each reward."""
+
+    run: str
+    round: int
+    purpose: str
+    rollouts: Ref
+    problems: Sequence[Ref]
+    scores: Sequence[Ref]
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """What a reward says of all rows (N,)."""
+
+    reward: Floats
+    right: Bools
+    known: Bools
+    extracted: pa.Array
+
+
+def agreement(store: Store, run: str, names: Sequence[str], judged: Sequence[Judged]) -> Agreement:
+    """Return all pairs of rewards over all rows; BadInputError if a reward reaches no verdict at all."""
+    rows = pa.concat_tables([_rows(store, each) for each in judged])
+    scores = [_scores(store, judged, number) for number in range(len(names))]
+    for name, found in zip(names, scores, strict=True):
+        if not found.known.any():
+            raise BadInputError(
+                f"{name} reaches no verdict on these {rows.num_rows} rollouts",
+                hint="a graded reward needs a threshold: --at 0.5",
+            )
+    pairs = combinations(range(len(names)), 2)
+    return {
+        "run": run,
+        "rewards": list(names),
+        "rollouts": rows.num_rows,
+        "pairs": [_pair(rows, (names[a], names[b]), (scores[a], scores[b])) for a, b in pairs],
+    }
+
+
+def keep_agreement(found: Agreement, folder: Path) -> None:
+    """Write an agreement into the folder of its run."""
+    replace_file(folder / AGREEMENT, json.dumps(found, indent=1))
+
+
+def _rows(store: Store, judged: Judged) -> pa.Table:
+    """Return the rows of an artifact: where they are from, and by what they are compared."""
+    columns = ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion")
+    found = store.read(judged.rollouts, columns)
+    length = pc.coalesce(pc.list_value_length(found.column("completion_tokens")), pa.scalar(0, pa.int32()))
+    problems = pa.concat_tables([store.read(ref, ("problem_id", "domain", "source")) for ref in judged.problems])
+    at = positions(found.column("problem_id"), problems.column("problem_id"))
+    num = found.num_rows
+    return pa.table(
+        {
+            **{name: found.column(name) for name in ("rollout_id", "problem_id", "group_id", "completion")},
+            "tokens": length.cast(pa.int64()),
+            "domain": take_or_null(problems.column("domain"), at),
+            "source": take_or_null(problems.column("source"), at),
+            "run": pa.array([judged.run] * num, pa.string()),
+            "round": pa.array([judged.round] * num, pa.int64()),
+            "purpose": pa.array([judged.purpose] * num, pa.string()),
+        }
+    )
+
+
+def _scores(store: Store, judged: Sequence[Judged], number: int) -> _Scores:
+    parts = list[pa.Table]()
+    for each in judged:
+        table = store.read(each.scores[number], ("rollout_id", "reward", "correct", "extracted"))
+        ids = store.read(each.rollouts, ("rollout_id",)).column("rollout_id")
+        at = positions(ids, table.column("rollout_id"))
+        parts.append(pa.table({name: take_or_null(table.column(name), at) for name in table.column_names[1:]}))
+    table = pa.concat_tables(parts)
+    correct = floats(table.column("correct"))
+    extracted = table.column("extracted").combine_chunks()
+    return _Scores(floats(table.column("reward")), correct == 1, ~np.isnan(correct), extracted)
+
+
+def _pair(rows: pa.Table, names: tuple[str, str], scores: tuple[_Scores, _Scores]) -> Pair:
+    first, second = scores
+    known = first.known & second.known
+    flipped = np.flatnonzero(known & (first.right != second.right))
+    rounds = list(_changes(rows, first, second))
+    shown = flipped[np.unique(np.linspace(0, len(flipped) - 1, min(MAX_FLIPS, len(flipped))).round().astype(int))]
+    return {
+        "first": names[0],
+        "second": names[1],
+        "num_unjudged": int((~known).sum()),
+        "cells": list(_cells(rows, first, second, np.flatnonzero(known))),
+        "rounds": rounds,
+        "partings": _partings(rows, rounds),
+        "flips": [_flip(rows, int(at), names, scores) for at in shown],
+        "num_flips": len(flipped),
+    }
+
+
+def _cells(rows: pa.Table, first: _Scores, second: _Scores, known: Ints) -> Iterator[Cell]:
+    """Yield the cell of all rows, then those of each column that has several values."""
+    cluster = _codes(rows.column("problem_id"))[known]
+    one, other = first.right[known], second.right[known]
+    yield _cell("all", "", one, other, cluster)
+    columns = {name: rows.column(name) for name in ("run", "round", "purpose", "domain", "source")}
+    for name, column in {**columns, "tokens": _quarters(rows.column("tokens").to_numpy())}.items():
+        values = pa.array(column.to_pylist()).take(pa.array(known)).dictionary_encode()
+        code, texts = values.indices.fill_null(-1).to_numpy(), values.dictionary.to_pylist()
+        for number in sorted(range(len(texts)), key=texts.__getitem__) if len(texts) > 1 else ():
+            at = np.flatnonzero(code == number)
+            yield _cell(name, str(texts[number]), one[at], other[at], cluster[at])
+
+
+def _cell(by: str, value: str, first: Bools, second: Bools, cluster: Ints) -> Cell:
+    counts = counts_of(first, second)
+    both, only_first, only_second, neither = map(int, counts)
+    return {
+        "by": by,
+        "value": value,
+        "rows": len(first),
+        "both_right": both,
+        "only_first": only_first,
+        "only_second": only_second,
+        "both_wrong": neither,
+        "agreement": 1 - float(counts[[ONLY_FIRST, ONLY_SECOND]].sum()) / len(first),
+        "kappa": kappa_interval(first, second, _codes(cluster)),
+    }
+
+
+def _codes(values: Any) -> Ints:
+    """Return numbers 0..G-1 of equal values, (N,)."""
+    return np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64)
+
+
+def _quarters(tokens: Ints) -> pa.Array:
+    """Return the range of lengths that each row falls in (N,): quarters of all rows."""
+    edges = np.unique(np.quantile(tokens, [0.25, 0.5, 0.75], method="inverted_cdf")) if len(tokens) else tokens
+    bounds = [0, *(int(edge) + 1 for edge in edges), int(tokens.max(initial=0)) + 1]
+    place = np.searchsorted(edges, tokens)
+    width = len(str(bounds[-1]))
+    names = pa.array([f"{low:>{width}} to {high - 1:>{width}}" for low, high in pairwise(bounds)], pa.string())
+    return names.take(pa.array(place))
+
+
+def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundChange]:
+    """Yield each round whose rows are learned from."""
+    places: dict[tuple[str, int], list[int]] = {}
+    for at, (run, round_, purpose) in enumerate(zip(*(rows.column(n).to_pylist() for n in _PLACE), strict=True)):
+        if round_ and not is_evaluation(purpose) and purpose != _PROFILE:
+            places.setdefault((run, round_), []).append(at)
+    names = _codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
+    for (run, round_), found in sorted(places.items()):
+        at = np.array(found)
+        group = _codes(names[at])
+        changed = np.abs(_standardised(first.reward[at], group) - _standardised(second.reward[at], group))
+        touched = np.unique(group[~(changed <= _TOLERANCE)])
+        flips = (first.right[at] != second.right[at]) & first.known[at] & second.known[at]
+        yield {
+            "run": run,
+            "round": round_,
+            "rows": len(at),
+            "flips": int(flips.sum()),
+            "groups": int(group.max()) + 1,
+            "groups_changed": len(touched),
+        }
+
+
+_PLACE = ("run", "round", "purpose")
+
+
+def _standardised(reward: Floats, group: Ints) -> Floats:
+    """Return (r - mean) / std within each group (N,), 0 where all are equal; a row without a reward counts nowhere."""
+    known = ~np.isnan(reward)
+    num = np.bincount(group, known)
+    value = np.where(known, reward, 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        centred = np.where(known, reward - (np.bincount(group, value) / num)[group], 0.0)
+        std = np.sqrt(np.bincount(group, centred**2) / num)[group]
+        return np.where(std > _TOLERANCE, centred / std, 0.0)
+
+
+def _partings(rows: pa.Table, rounds: Sequence[RoundChange]) -> list[Parting]:
+    tokens, of_round = rows.column("tokens").to_numpy(), rows.column("round").to_numpy()
+    runs = np.array(rows.column("run").to_pylist())
+    found = list[Parting]()
+    for run in dict.fromkeys(each["run"] for each in rounds):
+        changed = [each["round"] for each in rounds if each["run"] == run and each["groups_changed"]]
+        after = (runs == run) & (of_round > changed[0]) if changed else np.zeros(len(runs), dtype=np.bool_)
+        found.append({"run": run, "round": changed[0] if changed else None, "tokens": int(tokens[after].sum())})
+    return found
+
+
+def _flip(rows: pa.Table, at: int, names: tuple[str, str], scores: tuple[_Scores, _Scores]) -> Flip:
+    row: Mapping[str, Any] = rows.slice(at, 1).to_pylist()[0]
+    first, second = (each.extracted[at].as_py() for each in scores)
+    return {
+        "rollout_id": row["rollout_id"],
+        "problem_id": row["problem_id"],
+        "run": row["run"],
+        "round": row["round"],
+        "right": names[0] if scores[0].right[at] else names[1],
+        "completion": (row["completion"] or "")[-_TAIL_CHARS:],
+        "first": None if first is None else visible(first),
+        "second": None if second is None else visible(second),
+    }

@@ -1,0 +1,71 @@
+"""Cohen's kappa by hand, against scikit-learn, and its interval against the formula for independent rows."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import cohen_kappa_score
+
+from gradus.data.agreement import counts_of, kappa, kappa_interval
+
+
+def verdicts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of which so many are right by both, the first alone, the second alone, neither."""
+    pairs = np.repeat([(True, True), (True, False), (False, True), (False, False)], counts, axis=0)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def test_a_table_by_hand() -> None:
+    # p_o = (20 + 15) / 50 = 0.7, p_e = 0.5 * 0.6 + 0.5 * 0.4 = 0.5, kappa = 0.2 / 0.5.
+    first, second = verdicts([20, 5, 10, 15])
+    assert counts_of(first, second).tolist() == [20, 5, 10, 15]
+    assert float(kappa(np.array([20, 5, 10, 15]))) == pytest.approx(0.4)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
+def test_it_is_that_of_scikit_learn_and_symmetric(pairs: list[tuple[bool, bool]]) -> None:
+    first, second = (np.array(each) for each in zip(*pairs, strict=True))
+    found = float(kappa(counts_of(first, second)))
+    assert found == pytest.approx(float(kappa(counts_of(second, first))), nan_ok=True)
+    if len({*first, *second}) == 1:
+        assert np.isnan(found)  # scikit-learn warns there
+    else:
+        assert found == pytest.approx(cohen_kappa_score(first, second))
+
+
+def test_the_interval_of_independent_rows_is_that_of_fleiss_cohen_and_everitt() -> None:
+    """Psychological Bulletin 72, 1969, for large samples."""
+    counts = np.array([400, 60, 90, 450])
+    first, second = verdicts(counts.tolist())
+    p = (counts / counts.sum()).reshape(2, 2)
+    row, column = p.sum(axis=1), p.sum(axis=0)
+    equal, chance = np.trace(p), row @ column
+    k = (equal - chance) / (1 - chance)
+    a = sum(p[i, i] * (1 - (row[i] + column[i]) * (1 - k)) ** 2 for i in range(2))
+    b = (1 - k) ** 2 * sum(p[i, j] * (column[i] + row[j]) ** 2 for i in range(2) for j in range(2) if i != j)
+    error = np.sqrt((a + b - (k - chance * (1 - k)) ** 2) / (1 - chance) ** 2 / counts.sum())
+    found = kappa_interval(first, second, np.arange(len(first)))
+    assert found is not None
+    assert found["value"] == pytest.approx(k)
+    assert (found["low"], found["high"]) == pytest.approx((k - 1.962 * error, k + 1.962 * error), abs=2e-3)
+
+
+def test_rows_of_a_problem_are_no_independent_evidence() -> None:
+    first, second = verdicts([20, 5, 10, 15])
+    alone = kappa_interval(first, second, np.arange(50))
+    repeated = kappa_interval(np.tile(first, 4), np.tile(second, 4), np.tile(np.arange(50), 4))
+    apart = kappa_interval(np.tile(first, 4), np.tile(second, 4), np.arange(200))
+    assert alone is not None
+    assert repeated is not None
+    assert apart is not None
+    assert (repeated["low"], repeated["high"]) == pytest.approx((alone["low"], alone["high"]))
+    assert apart["low"] > repeated["low"]
+
+
+def test_where_kappa_or_its_interval_is_not_defined() -> None:
+    right = np.ones(5, dtype=np.bool_)
+    assert kappa_interval(right, right, np.arange(5)) is None
+    first, second = verdicts([3, 1, 1, 3])
+    alone = kappa_interval(first, second, np.zeros(8, dtype=np.int64))
+    assert alone is not None
+    assert alone == {"value": pytest.approx(0.5), "low": -1.0, "high": 1.0}

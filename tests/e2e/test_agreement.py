@@ -1,0 +1,150 @@
+"""`gradus agree` through the real program: verdicts counted a second way, and a rerun from where it says."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gradus
+from gradus.data.errors import UsageError
+from tests.e2e.conftest import RECIPE, Program
+from tests.e2e.methods.made import Made
+
+ANYWHERE = """
+import re
+
+
+def anywhere(rows):
+    # From round 2 on any number of the completion counts; the round is that of the group's name.
+    found = []
+    for row in rows:
+        numbers = re.findall(r"-?[0-9]+", row["completion"])
+        late = "@r2" in row["group_id"]
+        right = row["answer"] in (numbers if late else numbers[-1:])
+        found.append({"value": float(right), "correct": right})
+    return found
+"""
+SMALL = ("rounds=3", "curate.draw=8", "evaluate.every=3", "escalate=[]", "curate.sample.max_tokens=60")
+
+
+@pytest.fixture(scope="module")
+def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
+    program = new_program(warm=True)
+    (program.home / "mine.py").write_text(ANYWHERE)
+    program.json("train", str(RECIPE), *[word for each in SMALL for word in ("--set", each)], "--run", "base")
+    return program, program.json("agree", "mine.py:anywhere", "--rollouts", "base")
+
+
+def by_hand(program: Program) -> list[tuple[int, str, str, bool, bool, float]]:
+    """Round, problem, group, both verdicts and the stored reward of every row that is learned from."""
+    made, found = Made(program, "base"), []
+    gold = {name: row["answer"] for name, row in made.problems.items()}
+    for index in (1, 2, 3):
+        for row in made.sampled(index):
+            numbers = re.findall(r"-?[0-9]+", row["completion"])
+            other = gold[row["problem_id"]] in (numbers if index == 2 else numbers[-1:])
+            found.append((index, row["problem_id"], row["group_id"], row["correct"], other, row["reward"]))
+    return found
+
+
+def test_rounds_flips_and_groups_are_those_of_the_files(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, found = trained
+    (pair,) = found["pairs"]
+    assert (pair["first"], pair["second"], found["rewards"]) == ("own", "anywhere", ["own", "anywhere"])
+    rows = by_hand(program)
+    groups = defaultdict[tuple[int, str], list[tuple[float, float]]](list)
+    for index, _, group, _, other, reward in rows:
+        groups[index, group].append((reward, float(other)))
+
+    def standard(values: np.ndarray) -> np.ndarray:
+        return (values - values.mean()) / (values.std() or 1.0)
+
+    changed = {key for key, each in groups.items() if not np.allclose(*map(standard, np.array(each).T))}
+    for each in pair["rounds"]:
+        index = each["round"]
+        assert each["rows"] == sum(row[0] == index for row in rows)
+        assert each["flips"] == sum(row[3] != row[4] for row in rows if row[0] == index)
+        assert each["groups"] == sum(key[0] == index for key in groups)
+        assert each["groups_changed"] == sum(key[0] == index for key in changed)
+    assert [each["groups_changed"] > 0 for each in pair["rounds"]] == [False, True, False]
+    tokens = sum(len(row["completion_tokens"]) for row in Made(program, "base").sampled(3))
+    tokens += sum(len(row["completion_tokens"]) for row in Made(program, "base").table("rollout", 3, "eval"))
+    assert pair["partings"] == [{"run": "base", "round": 2, "tokens": tokens}]
+
+
+def test_cells_count_every_row_once_in_each_column(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, found = trained
+    (pair,) = found["pairs"]
+    whole, *others = pair["cells"]
+    assert whole["rows"] == found["rollouts"] - pair["num_unjudged"]
+    for by in ("round", "purpose", "domain", "source", "tokens"):
+        cells = [cell for cell in others if cell["by"] == by]
+        assert len(cells) > 1
+        for count in ("rows", "both_right", "only_first", "only_second", "both_wrong"):
+            assert sum(cell[count] for cell in cells) == whole[count]
+    assert whole["only_first"] + whole["only_second"] == pair["num_flips"] > 0
+    (own,) = program.json("sql", "select count(*) from samples where correct", "--run", "base")["rows"][0]
+    assert whole["both_right"] + whole["only_first"] == own
+    folder = program.home / "runs" / found["run"]
+    assert json.loads((folder / "agreement.json").read_text()) == found
+    for flip in pair["flips"]:
+        assert flip["right"] == "anywhere"
+
+
+def test_the_same_command_judges_nothing_again_and_is_read_by_a_person(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    before = program.manifests()
+    code, out, err = program.run("agree", "mine.py:anywhere", "--rollouts", "base", COLUMNS="160")
+    assert code == 0, err
+    assert program.manifests() == before
+    assert "base: the first update that would differ is that of round 2; " in " ".join(out.split())
+    same = program.json("agree", "numeric", "--rollouts", "base")["pairs"][0]
+    assert same["num_flips"] == 0
+    assert same["partings"] == [{"run": "base", "round": None, "tokens": 0}]
+    three = program.json("agree", "numeric", "math", "mine.py:anywhere", "--rollouts", "base")
+    assert [(each["first"], each["second"]) for each in three["pairs"]] == [
+        ("numeric", "math"),
+        ("numeric", "anywhere"),
+        ("math", "anywhere"),
+    ]
+
+
+def test_a_rerun_from_there_computes_nothing_before(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    again = program.json(
+        *("rerun", "base", "score", "--from-round", "2", "--set", 'rewards=[{name="mine.py:anywhere"}]')
+    )
+    events = [each for each in program.events(again["run"]) if each["event"] == "stage_started"]
+    computed = {each["round"] for each in events}
+    assert computed == {2, 3}
+    old, new = (Made(program, run).of("update", 2)[0]["output"] for run in ("base", again["run"]))
+    assert old != new
+
+
+def test_what_cannot_be_compared_is_refused(
+    trained: tuple[Program, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, _ = trained
+    monkeypatch.setenv("GRADUS_HOME", str(program.home))
+    with pytest.raises(UsageError, match="there are no rollouts to judge"):
+        gradus.agree(["math"])
+    with pytest.raises(UsageError, match="there is no reward to compare"):
+        gradus.agree([], rollouts=["base"])
+    with pytest.raises(UsageError, match="one reward alone is compared with a run's own"):
+        gradus.agree(["math"], rollouts=[f"rollouts/{program.outputs('base', 'rollout')[0].name}"])
+    for words, expected, sentence in (
+        (("mathh", "--rollouts", "base"), 2, "did you mean math?"),
+        (("math", "--rollouts", "nobody"), 2, "nobody"),
+        (("mine.py:nowhere", "--rollouts", "base"), 1, "has no function 'nowhere'"),
+    ):
+        code, _, err = program.run("agree", *words)
+        assert code == expected, err
+        assert sentence in err
+        assert "Traceback" not in err
+    code, _, err = program.run("agree", "chrf", "--rollouts", "base")
+    assert code == 1
+    assert "chrf reaches no verdict on these" in err
