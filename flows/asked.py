@@ -2,12 +2,12 @@
 
 import os
 from collections.abc import Sequence
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.reruns import Rerun, read_recipe
-from gradus.flows.parameters import Input, Taken, methods, named, recipes, recipes_and_runs
+from gradus.flows.parameters import Input, Named, Taken, methods, named, recipes, recipes_and_runs
 from gradus.flows.recipe.assignments import Assignments, pairs
 from gradus.flows.recipe.checking import check_recipe
 from gradus.tasks.config.evaluate import MARGIN
@@ -15,15 +15,6 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name
 
 POINTS = 100 * MARGIN
-
-
-class Named(Protocol):
-    """A run."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
 
 
 def planned(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from inspect import Parameter, cleandoc, signature
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, get_args, get_origin
 
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
@@ -106,6 +106,15 @@ def _beginning(incomplete: str, names: list[str]) -> list[str]:
 def named(value: Input) -> str:
     """Return an input as text."""
     return str(os.fspath(value))
+
+
+class Named(Protocol):
+    """A run."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
 
 
 class Taken(NamedTuple):

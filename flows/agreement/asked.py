@@ -3,22 +3,13 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 from gradus.data.errors import UsageError
-from gradus.flows.parameters import Input, Taken, named, runs
+from gradus.flows.parameters import Input, Named, Taken, named, runs
 
 OWN = "own"
 """What the rewards are called that the rollouts of a run were scored by."""
-
-
-class Named(Protocol):
-    """A run."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
 
 
 @dataclass(frozen=True)

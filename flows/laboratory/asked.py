@@ -3,20 +3,11 @@
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.budget import HOW
-from gradus.flows.parameters import Input, Taken, methods, named, runs
-
-
-class Named(Protocol):
-    """A run."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        ...
+from gradus.flows.parameters import Input, Named, Taken, methods, named, runs
 
 
 @dataclass(frozen=True)
