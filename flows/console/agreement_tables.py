@@ -1,5 +1,6 @@
 """The tables of `gradus agree`."""
 
+from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
 from gradus.tasks.inspect.agreement import Agreement, Cell, Flip, Pair
@@ -40,6 +41,11 @@ def _render_pair(pair: Pair) -> None:
                 f"{each['run']}: the first update that would differ is that of round {each['round']}; "
                 f"{each['tokens']:,} tokens were sampled after it (`gradus rerun {each['run']} score "
                 f"--from-round {each['round']} --set rewards=...` trains on from there, all before is reused)"
+            )
+        if (since := each["since"]) is not None and since["p"] <= LEVEL:
+            line(
+                f"{each['run']}: from round {since['round']} on they part more often: on {share(since['before'])} of "
+                f"the rows of a group before, on {share(since['after'])} from there on (p = {since['p']:.2g})"
             )
 
 

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.agreement import ONLY_FIRST, ONLY_SECOND, counts_of, kappa_interval
+from gradus.data.agreement import ONLY_FIRST, ONLY_SECOND, Change, change_of, counts_of, kappa_interval
 from gradus.data.arrays import Bools, Floats, Ints, floats, pc, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file
@@ -57,11 +57,16 @@ class RoundChange(TypedDict):
 
 
 class Parting(TypedDict):
-    """The first round of a run whose update would differ, null if none does, and tokens sampled after it."""
+    """The first round of a run whose update would differ, null if none does, and tokens sampled after it.
+
+    `since` is the round from which the two disagree on more of the rows that are learned from, group by group; null if
+    they nowhere do.
+    """
 
     run: str
     round: int | None
     tokens: int
+    since: Change | None
 
 
 class Flip(TypedDict):
@@ -191,7 +196,7 @@ def _pair(rows: pa.Table, names: tuple[str, str], scores: tuple[_Scores, _Scores
         "num_unjudged": int((~known).sum()),
         "cells": list(_cells(rows, first, second, np.flatnonzero(known))),
         "rounds": rounds,
-        "partings": _partings(rows, rounds),
+        "partings": _partings(rows, rounds, first, second),
         "flips": [_flip(rows, int(at), names, scores) for at in shown],
         "num_flips": len(flipped),
     }
@@ -242,15 +247,23 @@ def _quarters(tokens: Ints) -> pa.Array:
     return names.take(pa.array(place))
 
 
-def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundChange]:
-    """Yield each round whose rows are learned from."""
+def _learned(rows: pa.Table) -> dict[tuple[str, int], Ints]:
+    """Return the places of the rows that are learned from, by run and round, in order."""
     places: dict[tuple[str, int], list[int]] = {}
     for at, (run, round_, purpose) in enumerate(zip(*(rows.column(n).to_pylist() for n in _PLACE), strict=True)):
         if round_ and not is_evaluation(purpose) and purpose != _PROFILE:
             places.setdefault((run, round_), []).append(at)
-    names = _codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
-    for (run, round_), found in sorted(places.items()):
-        at = np.array(found)
+    return {key: np.array(found) for key, found in sorted(places.items())}
+
+
+def _groups(rows: pa.Table) -> Ints:
+    return _codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
+
+
+def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundChange]:
+    """Yield each round whose rows are learned from."""
+    names = _groups(rows)
+    for (run, round_), at in _learned(rows).items():
         group = _codes(names[at])
         changed = np.abs(_standardised(first.reward[at], group) - _standardised(second.reward[at], group))
         touched = np.unique(group[~(changed <= _TOLERANCE)])
@@ -279,14 +292,20 @@ def _standardised(reward: Floats, group: Ints) -> Floats:
         return np.where(std > _TOLERANCE, centred / std, 0.0)
 
 
-def _partings(rows: pa.Table, rounds: Sequence[RoundChange]) -> list[Parting]:
+def _partings(rows: pa.Table, rounds: Sequence[RoundChange], first: _Scores, second: _Scores) -> list[Parting]:
     tokens, of_round = rows.column("tokens").to_numpy(), rows.column("round").to_numpy()
-    runs = np.array(rows.column("run").to_pylist())
+    runs, names, learned = np.array(rows.column("run").to_pylist()), _groups(rows), _learned(rows)
+    judged = first.known & second.known
     found = list[Parting]()
     for run in dict.fromkeys(each["run"] for each in rounds):
-        changed = [each["round"] for each in rounds if each["run"] == run and each["groups_changed"]]
-        after = (runs == run) & (of_round > changed[0]) if changed else np.zeros(len(runs), dtype=np.bool_)
-        found.append({"run": run, "round": changed[0] if changed else None, "tokens": int(tokens[after].sum())})
+        begin = next((each["round"] for each in rounds if each["run"] == run and each["groups_changed"]), None)
+        after = (runs == run) & (of_round > (begin or 0)) & (begin is not None)
+        at = np.concatenate([places for (name, _), places in learned.items() if name == run])
+        at = at[judged[at]]
+        group, place, number = np.unique(names[at], return_index=True, return_inverse=True)
+        parted = np.bincount(number, first.right[at] != second.right[at], len(group)) / np.bincount(number)
+        since = change_of(parted, of_round[at][place]) if len(at) else None
+        found.append({"run": run, "round": begin, "tokens": int(tokens[after].sum()), "since": since})
     return found
 
 

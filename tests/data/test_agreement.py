@@ -1,12 +1,14 @@
 """Cohen's kappa by hand, against scikit-learn, and its interval against the formula for independent rows."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from gradus.data.agreement import counts_of, kappa, kappa_interval
+from gradus.data.agreement import change_of, counts_of, kappa, kappa_interval
 
 
 def verdicts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -69,3 +71,51 @@ def test_where_kappa_or_its_interval_is_not_defined() -> None:
     alone = kappa_interval(first, second, np.zeros(8, dtype=np.int64))
     assert alone is not None
     assert alone == {"value": pytest.approx(0.5), "low": -1.0, "high": 1.0}
+
+
+def test_the_change_is_where_the_least_squares_are_with_the_p_value_of_all_permutations() -> None:
+    share, round_ = np.array([0.0, 0.25, 0.0, 0.75, 0.5, 1.0]), np.array([1, 1, 2, 2, 3, 3])
+
+    def largest(values: tuple[float, ...]) -> float:
+        """Over the splits, (mean after - mean before) / sqrt(1 / n_before + 1 / n_after)."""
+        cuts = [(values[:cut], values[cut:]) for cut in (2, 4)]
+        return max((np.mean(b) - np.mean(a)) / np.sqrt(1 / len(a) + 1 / len(b)) for a, b in cuts)
+
+    found = change_of(share, round_)
+    assert found is not None
+    assert (found["round"], found["before"], found["after"]) == (3, 0.25, 0.75)
+    every = [largest(each) >= largest(tuple(share)) - 1e-9 for each in permutations(share)]
+    # Five standard errors of a share over 1,999 draws.
+    assert found["p"] == pytest.approx(np.mean(every), abs=5 * np.sqrt(np.mean(every) / 1999))
+    shuffled = np.array([3, 0, 5, 1, 4, 2])
+    assert change_of(share[shuffled], round_[shuffled])["round"] == 3  # type: ignore[index]
+
+
+def test_certain_none_and_falling_changes() -> None:
+    round_ = np.repeat([1, 2, 3], 8)
+    opened = change_of(np.repeat([0.0, 0.0, 1.0], 8), round_)
+    assert opened == {"round": 3, "before": 0.0, "after": 1.0, "p": 1 / 2000}
+    assert change_of(np.zeros(24), round_) is None
+    assert change_of(np.repeat([1.0, 0.5, 0.0], 8), round_) is None
+    assert change_of(np.array([0.0, 1.0]), np.array([1, 1])) is None
+
+
+def drawn(rng: np.random.Generator, hole: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Twelve rounds of sixteen groups of eight: 2 % of the verdicts differ, about 15 % once a hole opens."""
+    round_ = np.repeat(np.arange(1, 13), 16)
+    rate = np.where((hole is not None) & (round_ >= (hole or 0)), rng.beta(0.6, 3.4, len(round_)), 0.02)
+    return rng.binomial(8, rate) / 8, round_
+
+
+def test_planted_holes_are_named_within_a_round_and_clean_runs_seldom() -> None:
+    rng = np.random.default_rng(5)
+    num = 100
+    alarms = [change_of(*drawn(rng, None)) for _ in range(num)]
+    assert sum(each is not None and each["p"] <= 0.05 for each in alarms) <= 0.05 * num + 3 * np.sqrt(0.05 * 0.95 * num)
+    holes = rng.integers(3, 12, num)
+    named = [change_of(*drawn(rng, int(hole))) for hole in holes]
+    right = [
+        found is not None and found["p"] <= 0.05 and abs(found["round"] - hole) <= 1
+        for found, hole in zip(named, holes, strict=True)
+    ]
+    assert np.mean(right) >= 0.95

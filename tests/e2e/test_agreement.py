@@ -73,7 +73,9 @@ def test_rounds_flips_and_groups_are_those_of_the_files(trained: tuple[Program, 
     assert [each["groups_changed"] > 0 for each in pair["rounds"]] == [False, True, False]
     tokens = sum(len(row["completion_tokens"]) for row in Made(program, "base").sampled(3))
     tokens += sum(len(row["completion_tokens"]) for row in Made(program, "base").table("rollout", 3, "eval"))
-    assert pair["partings"] == [{"run": "base", "round": 2, "tokens": tokens}]
+    (parting,) = pair["partings"]
+    assert (parting["run"], parting["round"], parting["tokens"]) == ("base", 2, tokens)
+    assert parting["since"] is None or parting["since"]["before"] < parting["since"]["after"]
 
 
 def test_cells_count_every_row_once_in_each_column(trained: tuple[Program, dict[str, Any]]) -> None:
@@ -104,7 +106,7 @@ def test_the_same_command_judges_nothing_again_and_is_read_by_a_person(trained: 
     assert "base: the first update that would differ is that of round 2; " in " ".join(out.split())
     same = program.json("agree", "numeric", "--rollouts", "base")["pairs"][0]
     assert same["num_flips"] == 0
-    assert same["partings"] == [{"run": "base", "round": None, "tokens": 0}]
+    assert same["partings"] == [{"run": "base", "round": None, "tokens": 0, "since": None}]
     three = program.json("agree", "numeric", "math", "mine.py:anywhere", "--rollouts", "base")
     assert [(each["first"], each["second"]) for each in three["pairs"]] == [
         ("numeric", "math"),
