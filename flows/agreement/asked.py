@@ -9,7 +9,7 @@ from gradus.data.errors import UsageError
 from gradus.flows.parameters import Input, Named, Taken, named, runs
 
 OWN = "own"
-"""What the rewards are called that the rollouts of a run were scored by."""
+"""Name of the rewards by which the rollouts of a run were scored."""
 
 
 @dataclass(frozen=True)

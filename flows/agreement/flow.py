@@ -12,7 +12,7 @@ from gradus.flows.verbs import form_of, gradus_flow
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.inspect.agreement import Agreement, Judged, agreement, keep_agreement
+from gradus.tasks.inspect.agreement.pairs import Agreement, Judged, agreement, keep_agreement
 from gradus.tasks.runtime.stage_adapter import Session
 
 

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.flows.cli import service_verbs, surface_verbs, verbs
+from gradus.flows.cli import service_verbs, study_verbs, surface_verbs, verbs
 from gradus.flows.cli.stage_verbs import installed_verb, stage_verbs
 from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
@@ -121,8 +121,8 @@ for verb in (
     *stage_verbs(),
     *(verbs.train, verbs.demo, verbs.rerun, verbs.show, verbs.why, verbs.sql, verbs.runs),
     *(surface_verbs.surface, surface_verbs.plan),
-    *(verbs.methods, verbs.settings, verbs.new, verbs.report, verbs.browse, verbs.compare, verbs.lab),
-    verbs.agree,
+    *(verbs.methods, verbs.settings, verbs.new, verbs.report, verbs.browse, verbs.compare),
+    *(study_verbs.lab, study_verbs.agree),
     *(verbs.export, verbs.import_, verbs.prune, verbs.restore),
     *(service_verbs.ui, service_verbs.serve, service_verbs.doctor),
     *(service_verbs.setup, service_verbs.sync, service_verbs.join),

@@ -9,12 +9,10 @@ import typer
 from gradus.data.errors import UsageError
 from gradus.data.nearest import did_you_mean
 from gradus.flows import parameters
-from gradus.flows.agreement.asked import agree_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
-from gradus.flows.laboratory.asked import lab_asked
 from gradus.flows.library import exchange_calls, results, run_calls
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
@@ -326,32 +324,6 @@ def compare(
                 write_plot(found, plot)  # before the answer, whose reader may close the pipe
                 aside(f"picture: {plot}")
             answer(found, as_json, render_comparison)
-
-
-@may_wait
-@options_of(run_calls.lab)
-def lab(as_json: AsJson = False, **given: Any) -> None:
-    """Put methods side by side on the stored rounds of runs: the gradient of each, without a token sampled.
-
-    Of each method: its angle to the others, its signal to noise, clipped and masked tokens, and by how much a step
-    raises the mean reward of held-out rollouts. With --then compare the better half is trained, with a verdict.
-    """
-    from gradus.flows.console.laboratory_tables import render_laboratory
-
-    answer(run_calls.looked_at(lab_asked(**given)), as_json, render_laboratory)
-
-
-@may_wait
-@options_of(run_calls.agree)
-def agree(as_json: AsJson = False, **given: Any) -> None:
-    """Judge stored rollouts by several rewards: where their verdicts part, and since which round.
-
-    Agreement and Cohen's kappa by round, domain, source and length, the rollouts on which they disagree, and the first
-    round whose update would differ. One reward alone is compared with the run's own. Nothing is sampled.
-    """
-    from gradus.flows.console.agreement_tables import render_agreement
-
-    answer(run_calls.agreed(agree_asked(**given)), as_json, render_agreement)
 
 
 @options_of(exchange_calls.export)

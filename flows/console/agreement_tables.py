@@ -3,7 +3,7 @@
 from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
-from gradus.tasks.inspect.agreement import Agreement, Cell, Flip, Pair
+from gradus.tasks.inspect.agreement.pairs import Agreement, Cell, Flip, Pair
 
 _FLIPS = 5
 """Rows on which a pair disagrees that a terminal shows; --json has more."""

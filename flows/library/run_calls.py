@@ -25,7 +25,7 @@ from gradus.tasks.runs.history import run_folder
 
 if TYPE_CHECKING:
     from gradus.flows.loop.dry_run import ComparisonForecast
-    from gradus.tasks.inspect.agreement import Agreement
+    from gradus.tasks.inspect.agreement.pairs import Agreement
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
     from gradus.tasks.inspect.laboratory.figures import Laboratory

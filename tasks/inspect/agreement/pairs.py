@@ -14,13 +14,13 @@ from typing import Any, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.agreement import ONLY_FIRST, ONLY_SECOND, Change, change_of, counts_of, kappa_interval
 from gradus.data.arrays import Bools, Floats, Ints, floats, pc, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Figure
 from gradus.tasks.formats import visible
+from gradus.tasks.inspect.agreement.numbers import ONLY_FIRST, ONLY_SECOND, Change, change_of, counts_of, kappa_interval
 from gradus.tasks.runs.spending import is_evaluation
 from gradus.tasks.tracking.facts import AGREEMENT
 
@@ -118,7 +118,7 @@ class Judged:
 
 @dataclass(frozen=True)
 class _Scores:
-    """What a reward says of all rows (N,)."""
+    """Rewards and verdicts of all rows (N,)."""
 
     reward: Floats
     right: Bools

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from gradus.data.agreement import change_of, counts_of, kappa, kappa_interval
+from gradus.tasks.inspect.agreement.numbers import change_of, counts_of, kappa, kappa_interval
 
 
 def verdicts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,1 @@
+"""`gradus agree`: numbers of agreement, and pairs of rewards over stored rows."""
