@@ -9,7 +9,7 @@ from typing import TypedDict
 import numpy as np
 
 from gradus.data.arrays import Bools, Floats, Ints
-from gradus.data.intervals import Mean
+from gradus.data.intervals import LEVEL, Mean
 from gradus.data.records import Figure
 
 BOTH_RIGHT, ONLY_FIRST, ONLY_SECOND, BOTH_WRONG = range(4)
@@ -66,13 +66,28 @@ class Change(TypedDict):
 
 
 def change_of(share: Floats, round: Ints) -> Change | None:
-    """Return where the shares (G,) of groups rise, by their rounds (G,); None if they do not, or there is one round.
+    """Return where the shares (G,) of groups first rise, by their rounds (G,); None if they do not, or of one round.
 
-    The split of the rounds in two parts with the largest (mean after - mean before) sqrt(n_before n_after / n), which
-    is that of the least squares among the rises. The p value is that of a permutation test of this largest value over
-    all splits: without a change the groups are exchangeable. Permutations are drawn with a seed of their own, so that
-    the same shares have the same p, which is no smaller than 1 / 2,000.
+    The rounds are split in two parts where (mean after - mean before) sqrt(n_before n_after / n) is largest, which is
+    the split of the least squares among the rises. The p value is that of a permutation test of this largest value over
+    all splits: without a change the groups are exchangeable. While it is at most LEVEL, the part before is split in the
+    same way, since a policy that finds a hole uses it more and more (binary segmentation). Permutations are drawn with
+    a seed of their own, so that the same shares have the same p, which is no smaller than 1 / 2,000.
     """
+    found = None
+    earlier = _rise(share, round)
+    while earlier is not None and (found is None or earlier[1] <= LEVEL):
+        first, p = found = earlier
+        earlier = _rise(share[round < first], round[round < first]) if p <= LEVEL else None
+    if found is None:
+        return None
+    first, p = found
+    before, after = (float(share[part].mean()) for part in (round < first, round >= first))
+    return {"round": first, "before": before, "after": after, "p": p}
+
+
+def _rise(share: Floats, round: Ints) -> tuple[int, float] | None:
+    """Return the round of the best split and its p value; None if the shares do not rise."""
     order = np.argsort(round, kind="stable")
     values, num = share[order], len(share)
     before = np.flatnonzero(np.diff(round[order])) + 1
@@ -90,6 +105,4 @@ def change_of(share: Floats, round: Ints) -> Change | None:
         return None
     rng = np.random.default_rng(0)
     larger = sum(rises(rng.permutation(values)).max() >= found[at] - _ROUNDING for _ in range(_PERMUTATIONS))
-    first, cut = int(round[order][before[at]]), before[at]
-    p = (1 + larger) / (1 + _PERMUTATIONS)
-    return {"round": first, "before": float(values[:cut].mean()), "after": float(values[cut:].mean()), "p": p}
+    return int(round[order][before[at]]), (1 + larger) / (1 + _PERMUTATIONS)

@@ -100,6 +100,13 @@ def test_certain_none_and_falling_changes() -> None:
     assert change_of(np.array([0.0, 1.0]), np.array([1, 1])) is None
 
 
+def test_a_hole_that_is_used_more_and_more_is_named_where_it_opens() -> None:
+    """The best split alone is where most is won: from 5 on."""
+    share = np.repeat([0.0, 0.0, 0.125, 0.125, 0.75, 0.75], 12)
+    found = change_of(share, np.repeat(np.arange(1, 7), 12))
+    assert found == {"round": 3, "before": 0.0, "after": 0.4375, "p": 1 / 2000}
+
+
 def drawn(rng: np.random.Generator, hole: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Twelve rounds of sixteen groups of eight: 2 % of the verdicts differ, about 15 % once a hole opens."""
     round_ = np.repeat(np.arange(1, 13), 16)
