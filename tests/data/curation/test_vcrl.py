@@ -55,6 +55,12 @@ def test_a_problem_enters_the_bank_stays_with_momentum_and_leaves_below_kappa() 
     )
 
 
+def test_a_problem_at_kappa_is_in_the_bank_and_its_group_is_not_replaced() -> None:
+    only = {"once": GROUPS["once"]}
+    assert vcrl_bank(none("priority"), rounds(only), kappa=0.75)["priority"] == pytest.approx([0.75])
+    assert wave(with_bank(rounds(only), high=0.9), np.random.default_rng(0), kappa=0.75) is None
+
+
 def test_of_two_groups_of_a_problem_the_mean_counts() -> None:
     round_ = rounds({"a": [1.0, 1.0, 0.0, 0.0], "b": [1.0, 0.0, 0.0, 0.0]}, {"problem_id": ["a"] * 8})
     assert vcrl_bank(none("priority"), round_)["priority"] == pytest.approx([0.875])
