@@ -31,5 +31,7 @@ def test_a_failure_is_repeated_and_named_in_the_folders_of_processes_alone(tmp_p
     assert re.search(r"^2 failed, 2 passed, 3 rerun", said, re.MULTILINE), said
     files = ("e2e/test_failing.py", *(f"{folder}/test_flaky_{folder}.py" for folder in RUN_TWICE))
     assert sorted(re.findall(r"^RERUN (\S+)", said, re.MULTILINE)) == [f"tests/{file}::test_it" for file in files]
+    first = said.index("failed in call: tests/e2e/test_failing.py::test_it")  # when it happens, not at the end
+    assert first < said.index("= FAILURES =")
     for folder in RUN_TWICE:  # what failed the first time is shown
         assert re.search(rf"RERUN tests/{folder}/test_flaky_{folder}.py::test_it(?:\n.*)+?the first time", said)

@@ -8,9 +8,6 @@ from typing import Annotated, Any
 from gradus.data.errors import UsageError
 from gradus.flows.parameters import Input, Named, Taken, named, runs
 
-OWN = "own"
-"""Name of the rewards by which the rollouts of a run were scored."""
-
 
 @dataclass(frozen=True)
 class AgreeAsked:

@@ -19,7 +19,7 @@ from gradus.tasks.runtime.stage_adapter import Session
 @gradus_flow("agree")
 @form_of(agree_asked, rewards=list[RewardConfig])
 def agree(**given: Any) -> Agreement:
-    """Judge stored rollouts by several rewards, and say where their verdicts part; nothing is sampled.
+    """Judge stored rollouts by several rewards, and return where their verdicts differ; nothing is sampled.
 
     Agreement and Cohen's kappa with its interval by run, round, purpose, domain, source and length; rows on which they
     disagree; by round the groups whose advantages differ, and the first round whose update would. It is a run of its

@@ -9,12 +9,13 @@ from pydantic import ValidationError
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.agreement.asked import OWN, AgreeAsked
+from gradus.flows.agreement.asked import AgreeAsked
 from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.inputs import problems_of
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.agreement.pairs import OWN
 from gradus.tasks.preflight.checks import check_stage
 from gradus.tasks.runs.history import run_folder
 
@@ -78,7 +79,7 @@ def _settings(reward: object, at: float | None) -> ScoreConfig:
 
 
 def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> Iterator[Stored]:
-    """Yield the rollouts that a name stands for: those of a run that it judged, or an artifact."""
+    """Yield the rollouts of a run that it judged, each artifact once, or the artifact of that name."""
     if name.startswith(f"{_ROLLOUTS}/"):
         ref = resolve_artifact(store, name, _ROLLOUTS)
         yield Stored(name, 0, _ROLLOUTS, ref, _known(name, problems or problems_of(store, [ref])), None)
@@ -93,10 +94,12 @@ def _of_run(store: Store, folder: Path, problems: list[Ref]) -> Iterator[Stored]
     calls = StoredRun(store, folder).calls
     scores = {call: ref for call, ref in calls.items() if call[0] == "score"}
     by_rollouts = {text: ref for ref in scores.values() for text in store.manifest(ref).parents.get(_ROLLOUTS, ())}
+    seen = set[Ref]()  # a round without an update has the evaluation of the round before it
     for (stage, index, purpose), ref in sorted(calls.items(), key=lambda each: (each[0][1], each[0][2])):
         facts = store.manifest(ref).identity.get("facts", {}) if stage == "rollout" else {}
         theirs = (facts.get("role", POLICY), facts.get("use", LEARN)) == (POLICY, LEARN)
-        if stage == "rollout" and theirs and str(ref) in by_rollouts:
+        if stage == "rollout" and theirs and str(ref) in by_rollouts and ref not in seen:
+            seen.add(ref)
             known = _known(str(ref), problems or problems_of(store, [ref]))
             yield Stored(folder.name, index, purpose, ref, known, by_rollouts[str(ref)])
 

@@ -25,7 +25,7 @@ def lab(as_json: AsJson = False, **given: Any) -> None:
 @may_wait
 @options_of(run_calls.agree)
 def agree(as_json: AsJson = False, **given: Any) -> None:
-    """Judge stored rollouts by several rewards: where their verdicts part, and since which round.
+    """Judge stored rollouts by several rewards, and show where and from which round on their verdicts differ.
 
     Agreement and Cohen's kappa by round, domain, source and length, the rollouts on which they disagree, and the first
     round whose update would differ. One reward alone is compared with the run's own. Nothing is sampled.

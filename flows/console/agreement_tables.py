@@ -3,7 +3,7 @@
 from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
-from gradus.tasks.inspect.agreement.pairs import Agreement, Cell, Flip, Pair
+from gradus.tasks.inspect.agreement.pairs import OWN, Agreement, Cell, Divergence, Flip, Pair
 
 _FLIPS = 5
 """Rows on which a pair disagrees that a terminal shows; --json has more."""
@@ -33,20 +33,27 @@ def _render_pair(pair: Pair) -> None:
         ]
         title = f"{min(_FLIPS, pair['num_flips'])} of {pair['num_flips']:,} rollouts on which they disagree"
         table(title, ("round", "right by", f"{first} read", f"{second} read", "completion"), rows)
-    for each in pair["partings"]:
-        if each["round"] is None:
-            line(f"{each['run']}: no update would differ")
-        else:
-            line(
-                f"{each['run']}: the first update that would differ is that of round {each['round']}; "
-                f"{each['tokens']:,} tokens were sampled after it (`gradus rerun {each['run']} score "
-                f"--from-round {each['round']} --set rewards=...` trains on from there, all before is reused)"
-            )
+    for each in pair["divergences"]:
+        line(f"{each['run']}: {_divergence(each, first, second)}")
         if (since := each["since"]) is not None and since["p"] <= LEVEL:
             line(
-                f"{each['run']}: from round {since['round']} on they part more often: on {share(since['before'])} of "
-                f"the rows of a group before, on {share(since['after'])} from there on (p = {since['p']:.2g})"
+                f"{each['run']}: they disagree more often from round {since['round']} on: on "
+                f"{share(since['before'])} of a group's rows in the rounds before, on {share(since['after'])} in it "
+                f"and after (p = {since['p']:.2g})"
             )
+
+
+def _divergence(each: Divergence, first: str, second: str) -> str:
+    """Return a sentence on the first update that differs, with the command that repeats a run's own from there."""
+    if each["round"] is None:
+        return "every update would be the same" if first == OWN else f"{first} and {second} make the same updates"
+    tokens = f"{each['tokens']:,} tokens were sampled in later rounds"
+    if first != OWN:
+        return f"updates by {first} and by {second} first differ in round {each['round']}; {tokens}"
+    return (
+        f"with {second}, the first update that differs is that of round {each['round']}; {tokens} (`gradus rerun "
+        f"{each['run']} score --from-round {each['round']} --set rewards=...` repeats them and reuses earlier rounds)"
+    )
 
 
 def _row(cell: Cell) -> tuple[object, ...]:

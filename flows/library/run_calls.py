@@ -142,7 +142,7 @@ def looked_at(asked: LabAsked) -> "Laboratory":
 @call
 @taking(agree_asked)
 def agree(asked: AgreeAsked) -> "Agreement":
-    """Judge stored rollouts by several rewards and return where their verdicts part; nothing is sampled.
+    """Judge stored rollouts by several rewards and return where their verdicts differ; nothing is sampled.
 
     `rewards` are texts, `"math"`, `"judges.py:strict"`, or mappings with settings; one alone is compared with the
     rewards that the runs were scored by. `rollouts` are runs or rollouts/DIGEST.

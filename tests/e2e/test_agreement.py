@@ -73,9 +73,9 @@ def test_rounds_flips_and_groups_are_those_of_the_files(trained: tuple[Program, 
     assert [each["groups_changed"] > 0 for each in pair["rounds"]] == [False, True, False]
     tokens = sum(len(row["completion_tokens"]) for row in Made(program, "base").sampled(3))
     tokens += sum(len(row["completion_tokens"]) for row in Made(program, "base").table("rollout", 3, "eval"))
-    (parting,) = pair["partings"]
-    assert (parting["run"], parting["round"], parting["tokens"]) == ("base", 2, tokens)
-    assert parting["since"] is None or parting["since"]["before"] < parting["since"]["after"]
+    (divergence,) = pair["divergences"]
+    assert (divergence["run"], divergence["round"], divergence["tokens"]) == ("base", 2, tokens)
+    assert divergence["since"] is None or divergence["since"]["before"] < divergence["since"]["after"]
 
 
 def test_cells_count_every_row_once_in_each_column(trained: tuple[Program, dict[str, Any]]) -> None:
@@ -103,10 +103,10 @@ def test_the_same_command_judges_nothing_again_and_is_read_by_a_person(trained: 
     code, out, err = program.run("agree", "mine.py:anywhere", "--rollouts", "base", COLUMNS="160")
     assert code == 0, err
     assert program.manifests() == before
-    assert "base: the first update that would differ is that of round 2; " in " ".join(out.split())
+    assert "base: with anywhere, the first update that differs is that of round 2; " in " ".join(out.split())
     same = program.json("agree", "numeric", "--rollouts", "base")["pairs"][0]
     assert same["num_flips"] == 0
-    assert same["partings"] == [{"run": "base", "round": None, "tokens": 0, "since": None}]
+    assert same["divergences"] == [{"run": "base", "round": None, "tokens": 0, "since": None}]
     three = program.json("agree", "numeric", "math", "mine.py:anywhere", "--rollouts", "base")
     assert [(each["first"], each["second"]) for each in three["pairs"]] == [
         ("numeric", "math"),
@@ -125,6 +125,28 @@ def test_a_rerun_from_there_computes_nothing_before(trained: tuple[Program, dict
     assert computed == {2, 3}
     old, new = (Made(program, run).of("update", 2)[0]["output"] for run in ("base", again["run"]))
     assert old != new
+
+
+def test_rows_of_several_rounds_or_runs_count_once_and_in_the_rounds_of_each_run(
+    trained: tuple[Program, dict[str, Any]],
+) -> None:
+    program, _ = trained
+    small = ("rounds=2", "curate.draw=4", "curate.sample.n=2", "evaluate.every=1", "profile.n=2")
+    words = [word for each in (*small, "escalate=[]") for word in ("--set", each)]
+    program.json("train", str(RECIPE), *words, "--run", "skips")
+    evaluated = [each["output"] for each in Made(program, "skips").of("rollout", None, "eval")]
+    assert len(evaluated) > len(set(evaluated)), "a round without an update is evaluated by the same rollouts"
+    program.json("train", str(RECIPE), *words, "--run", "alike")
+    (counted,) = program.json("sql", "select count(distinct rollout_id) from samples", "--run", "skips")["rows"]
+    for runs in (["skips"], ["skips", "alike"]):
+        named = [word for run in runs for word in ("--rollouts", run)]
+        found = program.json("agree", "numeric", "math", *named)
+        (pair,) = found["pairs"]
+        assert found["rollouts"] == pair["cells"][0]["rows"] + pair["num_unjudged"] == counted[0]
+        assert [(each["run"], each["round"]) for each in pair["rounds"]] == sorted((r, i) for r in runs for i in (1, 2))
+    code, out, _ = program.run("agree", "numeric", "math", "--rollouts", "skips", COLUMNS="160")
+    assert code == 0
+    assert "skips: numeric and math make the same updates" in " ".join(out.split())
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -66,8 +66,8 @@ def command(asked: dict[str, Any]) -> int:
 
 def serve() -> None:
     """Run commands until there are no more."""
-    supervise.Worker = Worker  # type: ignore[misc]
-    kept_workers.KeptWorkers = KeptWorkers  # type: ignore[misc]
+    supervise.Worker = Worker
+    kept_workers.KeptWorkers = KeptWorkers
     answers = os.fdopen(os.dup(1), "w")
     with keeping_workers():
         for line in sys.stdin:

@@ -71,12 +71,12 @@ def vcrl(
     rows, pool = round.rows, round.candidates
     share = normalised_group_variance(rows)
     flat = len(first_rows(rows, share < kappa))
-    planned = positions(pool.table.column("problem_id"), rows.table.column("problem_id")) >= 0
-    priority = np.where(planned, np.nan, pool["vcrl_bank.priority"])
-    order = np.argsort(-priority, kind="stable")
-    chosen = order[: min(flat, int((~np.isnan(priority)).sum()))]
     if not flat:
         return None
+    planned = positions(pool.table.column("problem_id"), rows.table.column("problem_id")) >= 0
+    priority = np.where(planned, np.nan, pool["vcrl_bank.priority"])
+    best = np.argsort(-priority, kind="stable")[: int((~np.isnan(priority)).sum())]
+    chosen = best[:flat]
     return round.plan(
         problems=chosen,
         reason=[f"from the bank: priority {each:.3f}" for each in priority[chosen]],

@@ -1,4 +1,4 @@
-"""`gradus agree`: verdicts of several rewards on the same rollouts, side by side: where they part, and since when.
+"""`gradus agree`: verdicts of several rewards on the same rollouts, in pairs, and the rounds in which they differ.
 
 A row counts for a pair of rewards if both reached a verdict. A group has another advantage if (r - mean) / std of its
 rows differs, which is 0 where all are equal: shapes of a recipe are not asked.
@@ -14,7 +14,8 @@ from typing import Any, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, floats, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, pc, positions, take_or_null
+from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file
 from gradus.data.lake.store import Ref, Store
@@ -24,6 +25,8 @@ from gradus.tasks.inspect.agreement.numbers import ONLY_FIRST, ONLY_SECOND, Chan
 from gradus.tasks.runs.spending import is_evaluation
 from gradus.tasks.tracking.facts import AGREEMENT
 
+OWN = "own"
+"""Name of the rewards by which the rollouts of a run were scored."""
 MAX_FLIPS = 20
 """Rows on which a pair disagrees that an answer names."""
 _TAIL_CHARS = 200
@@ -56,7 +59,7 @@ class RoundChange(TypedDict):
     groups_changed: int
 
 
-class Parting(TypedDict):
+class Divergence(TypedDict):
     """The first round of a run whose update would differ, null if none does, and tokens sampled after it.
 
     `since` is the round from which the two disagree on more of the rows that are learned from, group by group; null if
@@ -90,7 +93,7 @@ class Pair(TypedDict):
     num_unjudged: int
     cells: list[Cell]
     rounds: list[RoundChange]
-    partings: list[Parting]
+    divergences: list[Divergence]
     flips: list[Flip]
     num_flips: int
 
@@ -128,7 +131,8 @@ class _Scores:
 
 def agreement(store: Store, run: str, names: Sequence[str], judged: Sequence[Judged]) -> Agreement:
     """Return all pairs of rewards over all rows; BadInputError if a reward reaches no verdict at all."""
-    rows = pa.concat_tables([_rows(store, each) for each in judged])
+    refs = [each.rollouts for each in judged]
+    rows = pa.concat_tables([_rows(store, each, again=each.rollouts in refs[:at]) for at, each in enumerate(judged)])
     scores = [_scores(store, judged, number) for number in range(len(names))]
     for name, found in zip(names, scores, strict=True):
         if not found.known.any():
@@ -140,7 +144,7 @@ def agreement(store: Store, run: str, names: Sequence[str], judged: Sequence[Jud
     return {
         "run": run,
         "rewards": list(names),
-        "rollouts": rows.num_rows,
+        "rollouts": int((~bools(rows.column("again"))).sum()),
         "pairs": [_pair(rows, (names[a], names[b]), (scores[a], scores[b])) for a, b in pairs],
     }
 
@@ -150,8 +154,11 @@ def keep_agreement(found: Agreement, folder: Path) -> None:
     replace_file(folder / AGREEMENT, json.dumps(found, indent=1))
 
 
-def _rows(store: Store, judged: Judged) -> pa.Table:
-    """Return the rows of an artifact: where they are from, and by what they are compared."""
+def _rows(store: Store, judged: Judged, *, again: bool) -> pa.Table:
+    """Return the rows of an artifact with the columns by which they are compared.
+
+    Rows that runs share are `again` in all but the first: they count in the rounds of each run, and once elsewhere.
+    """
     columns = ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion")
     found = store.read(judged.rollouts, columns)
     length = pc.coalesce(pc.list_value_length(found.column("completion_tokens")), pa.scalar(0, pa.int32()))
@@ -167,6 +174,7 @@ def _rows(store: Store, judged: Judged) -> pa.Table:
             "run": pa.array([judged.run] * num, pa.string()),
             "round": pa.array([judged.round] * num, pa.int64()),
             "purpose": pa.array([judged.purpose] * num, pa.string()),
+            "again": pa.array([again] * num, pa.bool_()),
         }
     )
 
@@ -186,17 +194,18 @@ def _scores(store: Store, judged: Sequence[Judged], number: int) -> _Scores:
 
 def _pair(rows: pa.Table, names: tuple[str, str], scores: tuple[_Scores, _Scores]) -> Pair:
     first, second = scores
-    known = first.known & second.known
+    once = ~bools(rows.column("again"))
+    known = first.known & second.known & once
     flipped = np.flatnonzero(known & (first.right != second.right))
     rounds = list(_changes(rows, first, second))
     shown = flipped[np.unique(np.linspace(0, len(flipped) - 1, min(MAX_FLIPS, len(flipped))).round().astype(int))]
     return {
         "first": names[0],
         "second": names[1],
-        "num_unjudged": int((~known).sum()),
+        "num_unjudged": int((once & ~known).sum()),
         "cells": list(_cells(rows, first, second, np.flatnonzero(known))),
         "rounds": rounds,
-        "partings": _partings(rows, rounds, first, second),
+        "divergences": _divergences(rows, rounds, first, second),
         "flips": [_flip(rows, int(at), names, scores) for at in shown],
         "num_flips": len(flipped),
     }
@@ -204,7 +213,7 @@ def _pair(rows: pa.Table, names: tuple[str, str], scores: tuple[_Scores, _Scores
 
 def _cells(rows: pa.Table, first: _Scores, second: _Scores, known: Ints) -> Iterator[Cell]:
     """Yield the cell of all rows, then those of each column that has several values."""
-    cluster = _codes(rows.column("problem_id"))[known]
+    cluster = codes(rows.column("problem_id"))[0][known]
     one, other = first.right[known], second.right[known]
     yield _cell("all", "", one, other, cluster)
     columns = {name: rows.column(name) for name in ("run", "round", "purpose", "domain", "source")}
@@ -228,13 +237,13 @@ def _cell(by: str, value: str, first: Bools, second: Bools, cluster: Ints) -> Ce
         "only_second": only_second,
         "both_wrong": neither,
         "agreement": 1 - float(counts[[ONLY_FIRST, ONLY_SECOND]].sum()) / len(first),
-        "kappa": kappa_interval(first, second, _codes(cluster)),
+        "kappa": kappa_interval(first, second, _numbered(cluster)),
     }
 
 
-def _codes(values: Any) -> Ints:
-    """Return numbers 0..G-1 of equal values, (N,)."""
-    return np.unique(np.asarray(values), return_inverse=True)[1].astype(np.int64)
+def _numbered(names: Ints) -> Ints:
+    """Return numbers 0..G-1 for equal numbers, (N,)."""
+    return np.unique(names, return_inverse=True)[1].astype(np.int64)
 
 
 def _quarters(tokens: Ints) -> pa.Array:
@@ -257,14 +266,17 @@ def _learned(rows: pa.Table) -> dict[tuple[str, int], Ints]:
 
 
 def _groups(rows: pa.Table) -> Ints:
-    return _codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))
+    """Return the number of each row's group within its round, (N,)."""
+    names = codes(pc.coalesce(rows.column("group_id"), rows.column("problem_id")))[0]
+    round_ = ints(rows.column("round"))
+    return names * (int(round_.max(initial=0)) + 1) + round_
 
 
 def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundChange]:
     """Yield each round whose rows are learned from."""
     names = _groups(rows)
     for (run, round_), at in _learned(rows).items():
-        group = _codes(names[at])
+        group = _numbered(names[at])
         changed = np.abs(_standardised(first.reward[at], group) - _standardised(second.reward[at], group))
         touched = np.unique(group[~(changed <= _TOLERANCE)])
         flips = (first.right[at] != second.right[at]) & first.known[at] & second.known[at]
@@ -282,29 +294,25 @@ _PLACE = ("run", "round", "purpose")
 
 
 def _standardised(reward: Floats, group: Ints) -> Floats:
-    """Return (r - mean) / std within each group (N,), 0 where all are equal; a row without a reward counts nowhere."""
-    known = ~np.isnan(reward)
-    num = np.bincount(group, known)
-    value = np.where(known, reward, 0.0)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        centred = np.where(known, reward - (np.bincount(group, value) / num)[group], 0.0)
-        std = np.sqrt(np.bincount(group, centred**2) / num)[group]
-        return np.where(std > _TOLERANCE, centred / std, 0.0)
+    """Return (r - mean) / std within each group 0..G-1 (N,), 0 where all are equal and for a row without a reward."""
+    found = summarise(reward, group, num_groups=int(group.max()) + 1)
+    std = np.sqrt(found.variance)[group]
+    return np.divide(reward - found.mean[group], std, out=np.zeros(len(reward)), where=~np.isnan(reward) & (std > 0))
 
 
-def _partings(rows: pa.Table, rounds: Sequence[RoundChange], first: _Scores, second: _Scores) -> list[Parting]:
+def _divergences(rows: pa.Table, rounds: Sequence[RoundChange], first: _Scores, second: _Scores) -> list[Divergence]:
     tokens, of_round = rows.column("tokens").to_numpy(), rows.column("round").to_numpy()
     runs, names, learned = np.array(rows.column("run").to_pylist()), _groups(rows), _learned(rows)
     judged = first.known & second.known
-    found = list[Parting]()
+    found = list[Divergence]()
     for run in dict.fromkeys(each["run"] for each in rounds):
         begin = next((each["round"] for each in rounds if each["run"] == run and each["groups_changed"]), None)
         after = (runs == run) & (of_round > (begin or 0)) & (begin is not None)
         at = np.concatenate([places for (name, _), places in learned.items() if name == run])
         at = at[judged[at]]
         group, place, number = np.unique(names[at], return_index=True, return_inverse=True)
-        parted = np.bincount(number, first.right[at] != second.right[at], len(group)) / np.bincount(number)
-        since = change_of(parted, of_round[at][place]) if len(at) else None
+        differing = np.bincount(number, first.right[at] != second.right[at], len(group)) / np.bincount(number)
+        since = change_of(differing, of_round[at][place]) if len(at) else None
         found.append({"run": run, "round": begin, "tokens": int(tokens[after].sum()), "since": since})
     return found
 

@@ -12,7 +12,7 @@ from gradus.tasks.inspect.agreement.numbers import change_of, counts_of, kappa, 
 
 
 def verdicts(counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of which so many are right by both, the first alone, the second alone, neither."""
+    """Return two judges' verdicts with these counts: right by both, by the first, by the second alone, by none."""
     pairs = np.repeat([(True, True), (True, False), (False, True), (False, False)], counts, axis=0)
     return pairs[:, 0], pairs[:, 1]
 
@@ -88,7 +88,9 @@ def test_the_change_is_where_the_least_squares_are_with_the_p_value_of_all_permu
     # Five standard errors of a share over 1,999 draws.
     assert found["p"] == pytest.approx(np.mean(every), abs=5 * np.sqrt(np.mean(every) / 1999))
     shuffled = np.array([3, 0, 5, 1, 4, 2])
-    assert change_of(share[shuffled], round_[shuffled])["round"] == 3  # type: ignore[index]
+    again = change_of(share[shuffled], round_[shuffled])
+    assert again is not None
+    assert (again["round"], again["before"], again["after"]) == (3, 0.25, 0.75)
 
 
 def test_certain_none_and_falling_changes() -> None:

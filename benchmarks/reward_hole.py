@@ -1,6 +1,6 @@
 """Trainings whose reward has a hole from a random round on, and clean ones: the round that `gradus agree` names.
 
-    python benchmarks/parting.py --runs 20          # as many of each, in a folder that is removed
+    python benchmarks/reward_hole.py --runs 20          # as many of each, in a folder that is removed
 
 The hole: any number of a completion counts as its answer. The auditor is `numeric`, which reads the last one. No token
 is sampled for it.
@@ -55,8 +55,8 @@ def named(seed: int, hole: int) -> tuple[int | None, float]:
     reward.write_text(REWARD.format(hole=hole))
     given = {**SETTINGS, "seed": seed, "score.rewards": [{"name": f"{reward}:judge"}]}
     run = gradus.train("demo", set=given, run=f"seed{seed}-hole{hole}")
-    (parting,) = gradus.agree(["numeric"], rollouts=[run])["pairs"][0]["partings"]
-    since = parting["since"]
+    (divergence,) = gradus.agree(["numeric"], rollouts=[run])["pairs"][0]["divergences"]
+    since = divergence["since"]
     return (None, 1.0) if since is None or since["p"] > LEVEL else (since["round"], since["p"])
 
 
