@@ -1,6 +1,7 @@
 """Trainings whose reward has a hole from a random round on, and clean ones: the round that `gradus agree` names.
 
     python benchmarks/reward_hole.py --runs 20          # as many of each, in a folder that is removed
+    python benchmarks/reward_hole.py --rows 100000      # seconds to compare stored scores that differ on 1 % of them
 
 The hole: any number of a completion counts as its answer. The auditor is `numeric`, which reads the last one. No token
 is sampled for it.
@@ -17,8 +18,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-import gradus  # noqa: E402 - the checkout comes first
+import numpy as np  # noqa: E402 - the checkout comes first
+import pyarrow as pa  # noqa: E402
+
+import gradus  # noqa: E402
 from gradus.data.intervals import LEVEL  # noqa: E402
+from gradus.data.lake.store import Store  # noqa: E402
+from gradus.tasks.inspect.agreement.pairs import Judged, agreement  # noqa: E402
 from gradus.tasks.runtime.kept_workers import keeping_workers  # noqa: E402
 
 ROUNDS = 10
@@ -60,11 +66,45 @@ def named(seed: int, hole: int) -> tuple[int | None, float]:
     return (None, 1.0) if since is None or since["p"] > LEVEL else (since["round"], since["p"])
 
 
+def compare(num_rows: int) -> None:
+    """Print the seconds of a comparison of made scores: 20 rounds, groups of 8, 300 domains."""
+    drawn, size = np.random.default_rng(0), num_rows // 20
+    names = [f"p{at}" for at in range(max(1, num_rows // 32))]
+    with tempfile.TemporaryDirectory() as folder:
+        store, judged = Store(Path(folder) / "lake"), list[Judged]()
+        domains = [f"domain {at % 300}" for at in range(len(names))]
+        problems = store.put("problems", pa.table({"problem_id": names, "question": names, "domain": domains}))
+        for index in range(1, 21):
+            ids = [f"{index}:{at}" for at in range(size)]
+            asked = [names[(31 * index + at // 8) % len(names)] for at in range(size)]
+            rows = {"rollout_id": ids, "problem_id": asked, "group_id": [f"{name}@r{index}" for name in asked]}
+            tokens = pa.array([[1] * int(num) for num in drawn.integers(10, 400, size)], pa.list_(pa.int32()))
+            rollouts = store.put(
+                "rollouts", pa.table({**rows, "completion": ["x" * 400] * size, "completion_tokens": tokens})
+            )
+            right = drawn.random(size) < 0.5
+            verdicts = (right, right ^ (drawn.random(size) < 0.01))
+            scores = [
+                store.put("scores", pa.table({**{k: rows[k] for k in ("rollout_id", "problem_id")}, **of}))
+                for of in ({"reward": each.astype(float), "correct": each} for each in verdicts)
+            ]
+            judged.append(Judged("made", index, "train", rollouts, [problems], scores))
+        began = time.perf_counter()
+        found = agreement(store, "made", ["one", "other"], judged)
+        took = time.perf_counter() - began
+    print(f"{found['rollouts']} rows, {found['pairs'][0]['num_flips']} other verdicts: {took:.1f} s")
+
+
 def main() -> None:
     """Print each run, then the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    num = parser.parse_args().runs
+    parser.add_argument("--rows", type=int)
+    asked = parser.parse_args()
+    if asked.rows:
+        compare(asked.rows)
+        return
+    num = asked.runs
     drawn = random.Random(0)
     holes = [drawn.randrange(3, ROUNDS) for _ in range(num)]
     within, alarms, began = 0, 0, time.perf_counter()
