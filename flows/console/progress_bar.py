@@ -19,6 +19,7 @@ from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.stages.gates import without_signal
 
 BAR_WIDTH = 20
 REFRESHES_PER_S = 4
@@ -124,7 +125,7 @@ class StageView:
 def milestone(outcome: Outcome) -> str:
     """One line about an update or an evaluation; empty for other stages."""
     if outcome.summary.get("skipped_updates"):
-        text = f"skipped: all {outcome.summary.get('groups', 0)} groups have rewards without variance"
+        text = f"skipped: {without_signal(outcome.summary.get('groups', 0))}"
     elif outcome.stage == "update":
         reward = outcome.report.get("metrics", {}).get("trained/reward_mean")  # absent in artifacts of earlier versions
         text = f"{outcome.summary.get('tokens_trained', 0):,} tokens trained"

@@ -17,6 +17,11 @@ from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
 
 
+def without_signal(num_groups: int) -> str:
+    """Return why no row of an update has a gradient: groups without variance, or none left by the shapes."""
+    return f"all {num_groups} groups have rewards without variance" if num_groups else "shapes leave out every group"
+
+
 def rollout_breach(report: Report, config: RolloutConfig) -> str:
     """Too many completions cut off by max_tokens, or too many requests that failed."""
     summary = report.get("summary", {})

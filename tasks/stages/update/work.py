@@ -25,7 +25,7 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.abilities import check_objective
 from gradus.tasks.stages.context import StageContext
-from gradus.tasks.stages.gates import update_breach
+from gradus.tasks.stages.gates import update_breach, without_signal
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import judged_rows, learning_rows_of, refuse_truncated, truncated
 from gradus.tasks.stages.update.start import Start
@@ -79,7 +79,7 @@ class Work:
         found = self.uniform_groups()
         sentence = update_breach({"summary": found}, self.config)
         if not (self.has_signal() or self.ctx.facts.get("may_skip")):
-            sentence = f"all {found['groups']} groups have rewards without variance: there is nothing to learn from"
+            sentence = f"{without_signal(found['groups'])}: there is nothing to learn from"
         if sentence:
             raise GateError(sentence, hint=WITHOUT_SIGNAL)
 

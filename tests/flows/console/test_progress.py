@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from rich.console import Console
 from rich.progress import Task
 
@@ -141,6 +142,14 @@ def test_a_terminal_sees_the_bar_move_and_a_pipe_sees_lines(tmp_path: Path) -> N
         "round   8  update    reward 0.500, 1,234 tokens trained (1.0 s)",
         "round   9  rollout   8 rows (1.0 s)",
     ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "reason"), [(3, "all 3 groups have rewards without variance"), (0, "shapes leave out every group")]
+)
+def test_an_update_that_is_skipped_says_why(groups: int, reason: str) -> None:
+    outcome = ended("update", {"summary": {"skipped_updates": 1, "groups": groups}})
+    assert f" skipped: {reason} (" in milestone(outcome)
 
 
 def test_an_evaluation_leaves_pass_at_1_and_how_many_rollouts_it_is_of() -> None:
