@@ -21,11 +21,13 @@ from typing import IO
 from urllib.parse import quote
 
 import gradus
+from gradus.components.user_modules import modules_of
 from gradus.models.judging.folders import make_folder
 from gradus.models.judging.messages import Batch, Hello, Message
 from gradus.models.judging.process_tree import kill_tree
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
+from gradus.models.sandbox import confined
 
 _HIDDEN = "***"
 _MIN_CHARS = 4
@@ -126,7 +128,7 @@ class JudgeProcess:
         self._mask = Mask(spec.variables)
         self.folder = make_folder()
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "gradus.models.judging.judge"],
+            _command(spec),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE if log else subprocess.DEVNULL,
@@ -264,6 +266,14 @@ def _keep_printed(printed: IO[bytes], log: Path, mask: Mask) -> None:
 def _append(log: Path, content: bytes) -> None:
     with contextlib.suppress(OSError), log.open("ab") as file:
         file.write(content)
+
+
+def _command(spec: RewardSpec) -> list[str]:
+    command = [sys.executable, "-P", "-m", "gradus.models.judging.judge"]
+    if not spec.isolated:
+        return command
+    path = Path(spec.path)
+    return confined(command, [spec.path, *(module.path for module in modules_of(path)[0].values())])
 
 
 def _environment(variables: Sequence[str]) -> dict[str, str]:

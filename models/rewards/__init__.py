@@ -34,6 +34,10 @@ class RewardSpec:
     version: str = ""
     needs_gold: bool = False
     """True if a row without a gold answer cannot be judged."""
+    decides: bool = False
+    """True if it says whether an answer is correct, though it needs no gold answer."""
+    sandbox: bool = False
+    """True if it runs programs."""
     columns: tuple[str, ...] = ()
     """Columns that it reads beside completion and answer; a function that takes batches is shown them all."""
     path: str = ""
@@ -43,6 +47,8 @@ class RewardSpec:
     """Name -> SHA-256 of every other module of the user's that the function's file leads to."""
     variables: Sequence[str] = ()
     """Names of the environment variables that its process sees beside the usual ones; never their values."""
+    isolated: bool = False
+    """True if its process runs in the sandbox."""
 
     @property
     def is_user(self) -> bool:
@@ -52,7 +58,7 @@ class RewardSpec:
     @property
     def judges_correctness(self) -> bool:
         """Return whether its 1 and 0 mean right and wrong (a user's function: see gradus.models.rewards.combine)."""
-        return self.needs_gold and not self.is_user
+        return (self.needs_gold or self.decides) and not self.is_user
 
     @property
     def verifier(self) -> str:
@@ -81,6 +87,7 @@ def resolve(
     sha256: str = "",
     modules: Mapping[str, str] | None = None,
     variables: Sequence[str] = (),
+    isolated: bool = False,
     max_chars: int = 0,
 ) -> RewardSpec:
     """Return the reward of a name; ValueError if there is none, or it does not take these settings."""
@@ -101,6 +108,7 @@ def resolve(
             sha256=sha256,
             modules=dict(modules or {}),
             variables=variables,
+            isolated=isolated,
         )
     return RewardSpec(
         name,
@@ -110,8 +118,11 @@ def resolve(
         attribute=component.function,
         version=_version(component),
         needs_gold=component.needs_gold,
+        decides=component.decides,
+        sandbox=component.sandbox,
         columns=component.columns,
         variables=variables,
+        isolated=isolated,
     )
 
 

@@ -25,6 +25,13 @@ class RewardConfig(Chosen, kind="reward"):
 
     A name ends in _API_KEY, or your own environment lists it in GRADUS_KEY_VARIABLES.
     """
+    isolated: bool = Field(default=False, exclude_if=unset)
+    """A function of yours runs in the sandbox: no network, no files but its modules and the installed packages."""
+
+    @property
+    def runs_programs(self) -> bool:
+        """Return whether it runs programs of completions, for which a machine needs a sandbox."""
+        return self._declared is not None and self._declared.sandbox
 
 
 class ScoreConfig(Config):
@@ -54,11 +61,17 @@ class ScoreConfig(Config):
     """Rows per shard."""
 
     @model_validator(mode="after")
-    def _at_most_one_decides(self) -> "ScoreConfig":
+    def _agrees(self) -> "ScoreConfig":
         if sum(reward.decides for reward in self.rewards) > 1:
             raise ValueError("more than one reward has decides = true")
         if bool(self.reward_by) != any(reward.only for reward in self.rewards):
             raise ValueError("reward_by and only go together: rewards with `only` name values of the column reward_by")
+        for reward in self.rewards:
+            if reward.isolated and not reward.is_users:
+                raise ValueError(f"{reward.name}: isolated is for a function of yours, path/to/file.py:function")
+            if reward.runs_programs and reward.settings["total_s"] >= self.item_timeout_s:
+                limits = f"{reward.settings['total_s']:g} is not below item_timeout_s = {self.item_timeout_s:g}"
+                raise ValueError(f"{reward.name}: total_s = {limits}, after which a row is not judged")
         return self
 
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from gradus.data.lake.whole_files import HEADROOM_BYTES
 from gradus.data.package import package_file
+from gradus.models.sandbox import NEEDED, Program, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.isolation import child_environment
@@ -25,6 +26,7 @@ from gradus.tasks.tracking.client import database, tracking_uri
 _PROBE_LIMIT_S = 60.0
 _MIN_PYTHON = (3, 11)
 _DISK_BYTES = 8 * HEADROOM_BYTES
+_PROGRAM_S = 10.0
 _GPU_PROBE = """
 import json, torch
 names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
@@ -130,22 +132,13 @@ def extra(name: str, packages: Sequence[str], cure: str) -> Check:
 
 
 def sandbox() -> Check:
-    """Check that a process can be cut off from the network and from other processes."""
-    tries = {
-        "bwrap": ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--die-with-parent", "true"],
-        "unshare": ["unshare", "--user", "--map-root-user", "--pid", "--net", "--fork", "--kill-child", "true"],
-    }
-    failures: list[str] = []
-    for name, command in tries.items():
-        if shutil.which(name) is None:
-            failures.append(f"no {name}")
-            continue
-        done = _run(command)
-        if done.returncode == 0:
-            return _check("a sandbox for code", True, name)
-        failures.append(f"{name}: {_last_line(done.stderr)[:100]}")
-    cure = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
-    return _check("a sandbox for code", False, "; ".join(failures), cure)
+    """Check that programs of completions can be run apart from everything (the reward program)."""
+    try:
+        with Sandbox() as found, found.open(Program("print(6 * 7)")) as program:
+            ran = program.run(limit_s=_PROGRAM_S)
+    except SandboxUnavailableError as error:
+        return _check("a sandbox for code", False, str(error), NEEDED)
+    return _check("a sandbox for code", ran.stdout == "42\n", found.way if ran.ok else ran.reason, NEEDED)
 
 
 def disk(root: Path) -> Check:

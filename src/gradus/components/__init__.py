@@ -76,6 +76,10 @@ class Declaration:
     has problem_id, rollout_id, or trace_id for the texts of a file."""
     needs_gold: bool = False
     """True if a reward cannot judge a row without a gold answer."""
+    decides: bool = False
+    """True if a reward that needs no gold answer says whether an answer is correct."""
+    sandbox: bool = False
+    """True if a reward runs programs, for which a machine needs a sandbox."""
     needs: tuple[str, ...] | None = None
     """Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
     (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.

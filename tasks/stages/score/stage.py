@@ -246,6 +246,7 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
             sha256=reward.source_sha256,
             modules=reward.modules,
             variables=reward.variables,
+            isolated=reward.isolated,
             max_chars=max_chars,
         )
     except ValueError as error:

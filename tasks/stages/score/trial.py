@@ -13,6 +13,7 @@ from gradus.models.judging.pool import JudgeStartError
 from gradus.models.judging.trial import tried
 from gradus.models.rewards import resolve
 from gradus.models.rewards.user import UNABLE
+from gradus.models.sandbox import NEEDED, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.host.logs import log_name
 from gradus.tasks.identity.pins import pinned_component
@@ -27,16 +28,23 @@ _DRAWN = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "seed": 0}
 def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, logs: Path) -> None:
     """Call each user's reward with two rows, whose completions are a worked solution and a gold answer.
 
-    BadInputError if it judges neither, unless it returns None or is slow; and for a reward that needs gold answers if
-    no problem has one.
+    BadInputError if it judges neither, unless it returns None or is slow; for a reward that needs gold answers if no
+    problem has one; and for one that runs programs where this machine has no sandbox.
     """
     rewards = list(rewards)
     _refuse_without_gold(store, rewards, problems)
+    _refuse_without_sandbox(rewards)
     found = [reward for reward in rewards if not reward.is_ours]
     rows = trial_rows(store.read(problems).slice(0, 2).to_pylist()) if found else []
     for reward in map(pinned_component, found):
-        digest, modules = reward.source_sha256, reward.modules
-        spec = resolve(reward.name, reward.settings, sha256=digest, modules=modules, variables=reward.variables)
+        spec = resolve(
+            reward.name,
+            reward.settings,
+            sha256=reward.source_sha256,
+            modules=reward.modules,
+            variables=reward.variables,
+            isolated=reward.isolated,
+        )
         log = logs / log_name(spec.name)
         try:
             verdicts = tried(spec, rows, limit_s=_LIMIT_S, log=log)
@@ -59,6 +67,15 @@ def _refuse_without_gold(store: Store, rewards: Iterable[RewardConfig], problems
             f"the reward {needs[0]} needs gold answers, and no problem has one",
             hint="take rewards that need none, or name the column of the answers: ingest.columns",
         )
+
+
+def _refuse_without_sandbox(rewards: Iterable[RewardConfig]) -> None:
+    for reward in rewards:
+        if reward.runs_programs:
+            try:
+                Sandbox(python=reward.settings["python"]).close()
+            except SandboxUnavailableError as error:
+                raise BadInputError(f"the reward {reward.label} needs a sandbox: {error}", hint=NEEDED) from error
 
 
 def trial_rows(problems: list[Problem]) -> list[dict[str, object]]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gradus.models.sandbox import launchers
 from gradus.tasks.inspect import doctor
 from gradus.tasks.inspect.doctor import checks
 
@@ -81,14 +82,12 @@ def test_a_workflow_server_that_is_named_must_answer(monkeypatch: pytest.MonkeyP
 
 
 def test_without_a_sandbox_the_doctor_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert doctor.sandbox()["detail"] == "no bwrap; no unshare"
-    failing = tmp_path / "unshare"
-    failing.write_text("#!/bin/sh\necho not permitted >&2\nexit 1\n")
-    failing.chmod(0o755)
-    assert doctor.sandbox()["detail"] == "no bwrap; unshare: not permitted"
-    failing.write_text("#!/bin/sh\nexit 0\n")
     assert doctor.sandbox()["ok"]
+    monkeypatch.setattr(launchers, "WAYS", (launchers.Bubblewrap,))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = doctor.sandbox()
+    assert (found["ok"], found["detail"]) == (False, "bubblewrap: bwrap is not installed")
+    assert "install bubblewrap" in found["cure"]
 
 
 def test_a_full_disk_is_a_no(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ _SET = re.compile(r"x?_?(\d{1,6})\s*(?:=|:)\s*(true|false|[01])\b", re.IGNORECAS
 _BITS = re.compile(r"[01](?:[\s,]*[01])*")
 
 
-@component("reward", name="satisfied", paper="arXiv 2505.16368", columns=("clauses", "extra"))
+@component("reward", name="satisfied", paper="arXiv 2505.16368", columns=("clauses", "extra"), decides=True)
 def judge_satisfied(row: Row, gold: str, max_chars: int) -> Verdict:
     """1 if the stated assignment satisfies all clauses, 0 otherwise.
 

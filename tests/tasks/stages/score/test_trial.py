@@ -7,6 +7,7 @@ import pytest
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
+from gradus.models.sandbox import launchers
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.stages.score import trial
 from gradus.tasks.stages.score.trial import try_rewards
@@ -57,3 +58,15 @@ def test_a_reward_that_can_judge_no_row_is_refused_and_others_are_not(
             tried(name)
         assert f"the reward mine.py:{name} judged none of the 2 rows that it was tried on: {said}" in str(error.value)
     tried("unable", "right", "slow")
+
+
+def test_a_training_on_programs_needs_a_sandbox(
+    problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, ref = problems
+    rewards = [RewardConfig(name="program")]
+    try_rewards(store, rewards, ref, tmp_path)
+    monkeypatch.setattr(launchers, "WAYS", (launchers.Bubblewrap,))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(BadInputError, match="the reward program needs a sandbox: bubblewrap: bwrap is not installed"):
+        try_rewards(store, rewards, ref, tmp_path)

@@ -1,0 +1,1 @@
+"""Rewards that run a completion's program."""

@@ -1,0 +1,175 @@
+"""The reward `program`: a completion's program passes the tests of its problem, run where it can reach nothing."""
+
+import atexit
+import functools
+import json
+import re
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+from gradus.components import component
+from gradus.components.marks import MAX_LABEL_CHARS, Mark
+from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict, failed, unparsed
+from gradus.models.rewards.judges.programs.cases import Call, Case, Stdin, cases, same_output, same_value
+from gradus.models.rewards.judges.programs.languages import LANGUAGES, Language, language_of
+from gradus.models.rewards.marked import MarkedVerdict
+from gradus.models.rewards.structured import known
+from gradus.models.rewards.text import strip_invisible, visible_text
+from gradus.models.sandbox import Cell, Limits, Program, Sandbox, run_tests
+
+_FENCED = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)```", re.DOTALL)
+_MIB = 1024 * 1024
+_MARKED_TESTS = 5
+"""Tests whose outcome is a mark of its own."""
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    passed: bool
+    text: str
+    """The output or the value; the end of a program that has neither."""
+
+
+@component(
+    "reward",
+    name="program",
+    paper="arXiv 2511.06307",
+    columns=("tests", "language", "fn_name", "entry_point", "extra"),
+    decides=True,
+    sandbox=True,
+)
+def judge_program(
+    row: Row,
+    gold: str,
+    max_chars: int,
+    *,
+    score: Literal["all", "share"] = "all",
+    language: str = "python",
+    tolerance: Annotated[float, Ge(0.0), Le(1.0)] = 1e-6,
+    test_s: Annotated[float, Gt(0.0)] = 2.0,
+    total_s: Annotated[float, Gt(0.0)] = 4.0,
+    memory_mib: Annotated[int, Ge(32), Le(65_536)] = 512,
+    num_processes: Annotated[int, Ge(1), Le(1024)] = 32,
+    python: str = "",
+) -> Verdict:
+    """1 if the program passes every test, else 0 (DRIVE, CodeRL+); with `share` the share of tests that it passes.
+
+    The program is the last block between fences. `tests` (a column, or in `extra`), or the answer as JSON, is
+    {"inputs": [...], "outputs": [...]} for standard input and output, with `fn_name` for calls of a function; a list of
+    {"input", "output"}, of {"args", "returns"} or of Python statements (`assert f(1) == 2`); or Python code. A program
+    never shares a process with its tests and never sees an expected output. It runs without network and without view of
+    your files (gradus.models.sandbox). One that is killed by a limit fails its test. Marks: `program` with the share
+    passed, and for each of the first five tests `test` with 1 or 0 and what the program printed.
+
+    Args:
+        row: The completion.
+        gold: The tests, if the row has none.
+        max_chars: Longer completions are judged by their last characters.
+        score: 1 for all tests passed, after the first failure no more are run; or the share of them.
+        language: Language of a program whose row has no `language` and whose fence names none.
+        tolerance: Relative and absolute error of numbers with a point or an exponent.
+        test_s: Wall limit of a test.
+        total_s: Wall limit of all of them; those left then have failed. Below score.item_timeout_s.
+        memory_mib: Memory of all processes of a program.
+        num_processes: Its processes and threads at one time.
+        python: Interpreter of Python programs, whose packages they may import; by default Gradus' own, without those
+            of its environment.
+    """
+    given = known(row, gold, "tests")
+    try:
+        listed = cases(given, str(known(row, "", "fn_name") or known(row, "", "entry_point") or ""))
+    except ValueError as error:
+        return failed(f"the row has no tests that can be run: {error}")
+    found = _found(row, max_chars, language)
+    if found is None:
+        return unparsed()
+    spoken, source, start, end = found
+    if spoken.command and not all(isinstance(case, Stdin) for case in listed):
+        return failed(f"only Python programs are called: {spoken.file} needs tests with input and output")
+    if missing := spoken.missing():
+        return failed(f"this machine has no {missing}, which {spoken.file} needs")
+    sandbox = _sandbox(Limits(memory_mib * _MIB, num_processes=num_processes), python)
+    outcomes = list(_run(sandbox, spoken.program(source), listed, test_s, total_s, tolerance, every=score == "share"))
+    share = sum(each.passed for each in outcomes) / len(listed)
+    marks = [Mark("program", start, end, share, f"{sum(each.passed for each in outcomes)} of {len(listed)} tests")]
+    marks += [
+        Mark("test", start, end, float(each.passed), each.text[:MAX_LABEL_CHARS]) for each in outcomes[:_MARKED_TESTS]
+    ]
+    value = share if score == "share" else float(share == 1.0)
+    outcome = "correct" if share == 1.0 else "wrong"
+    return MarkedVerdict(value, outcome, source[:MAX_EXTRACTED_CHARS], marks=tuple(marks))
+
+
+def warm_up() -> None:
+    """Open the sandbox before the first row; raise SandboxUnavailableError if there is none."""
+    _sandbox(Limits(), "")
+
+
+@functools.cache
+def _sandbox(limits: Limits, python: str) -> Sandbox:
+    sandbox = Sandbox(limits, python=python)
+    atexit.register(sandbox.close)
+    return sandbox
+
+
+def _found(row: Row, max_chars: int, default: str) -> tuple[Language, str, int, int] | None:
+    """Return the language, the program and its place in the completion; None without one."""
+    text = visible_text(row["completion"], max_chars)
+    block = None if text is None else next(reversed(list(_FENCED.finditer(text))), None)
+    if text is None or block is None:
+        return None
+    wanted = (str(known(row, "", "language") or ""), block[1], default)
+    named = next(filter(None, map(language_of, wanted)), LANGUAGES["python"])
+    before = len(row["completion"]) - len(text)
+    source = strip_invisible(block[2])
+    return named, source, before + block.start(2), before + block.end(2)
+
+
+def _run(
+    sandbox: Sandbox,
+    program: Program,
+    listed: Sequence[Case],
+    test_s: float,
+    total_s: float,
+    tolerance: float,
+    *,
+    every: bool,
+) -> Iterator[_Outcome]:
+    """Yield the outcomes of tests until the time is over, or with `every` false until one has failed."""
+    until = time.monotonic() + total_s
+    with sandbox.open(program) as cell:
+        if program.build:
+            built = cell.build(until - time.monotonic())
+            if not built.ok:
+                said = (line for line in built.stderr.splitlines() if "error" in line)
+                yield _Outcome(passed=False, text=next(said, built.reason))
+                return
+        for case in listed:
+            left_s = min(test_s, until - time.monotonic())
+            if left_s <= 0:
+                return
+            outcome = _outcome(sandbox, cell, case, left_s, tolerance)
+            yield outcome
+            if not outcome.passed and not every:
+                return
+
+
+def _outcome(sandbox: Sandbox, cell: Cell, case: Case, limit_s: float, tolerance: float) -> _Outcome:
+    if isinstance(case, Stdin):
+        ran = cell.run(case.stdin, limit_s=limit_s)
+        return _Outcome(
+            ran.ok and same_output(ran.stdout, case.stdout, tolerance), ran.stdout if ran.ok else ran.reason
+        )
+    if isinstance(case, Call):
+        answer = cell.call(case.function, case.args, limit_s=limit_s)
+        passed = not answer.error and same_value(answer.value, case, tolerance)
+        return _Outcome(passed, answer.error or json.dumps(answer.value))
+    with ExitStack() as stack:
+        tests = stack.enter_context(sandbox.open(Program(case.source)))
+        ran = run_tests(cell, tests, limit_s=limit_s)
+    return _Outcome(ran.ok, "" if ran.ok else ran.reason)

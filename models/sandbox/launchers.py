@@ -1,0 +1,243 @@
+"""Two ways into the sandbox: namespaces of our own, or bubblewrap where the machine allows namespaces to it alone.
+
+Both open a cell (gradus.models.sandbox.inside.cell) and return the socket to speak to it.
+"""
+
+import contextlib
+import functools
+import json
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gradus.models.sandbox.inside import __file__ as _inside
+from gradus.models.sandbox.inside.cell import SCRATCH, SEARCHED
+from gradus.models.sandbox.inside.linux import INNER_ID
+
+START_LIMIT_S = 20.0
+SYSTEM_FOLDERS = (
+    *("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"),
+    *("/etc/alternatives", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d"),
+)
+"""Parts of the machine that a program sees, read-only, beside the installation of its Python."""
+_ENVIRONMENT = {"PATH": SEARCHED, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
+"""Sets print alike in every process, and threads reserve little address space."""
+_MODULE = "gradus.models.sandbox.inside"
+_MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {}.{} import main; del sys.path[0]; main()"
+_CONFINED_BYTES = 1024**3
+"""Files that a confined command may write."""
+_BWRAP = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
+_ROOT = str(Path(_inside).parents[len(_MODULE.split("."))])
+"""Folder of the package gradus."""
+_CELL = (
+    "import json, socket, sys; sys.path.insert(0, '/.code'); "
+    f"from {_MODULE}.cell import serve; del sys.path[0]; "
+    "serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))"
+)
+
+
+NEEDED = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
+"""The cure for a machine without a sandbox."""
+
+
+class SandboxUnavailableError(RuntimeError):
+    """A machine without a sandbox: the message says what was tried."""
+
+
+class Launcher(Protocol):
+    """A way into the sandbox."""
+
+    name: str
+
+    def open(self) -> socket.socket:
+        """Return the socket of a new cell; SandboxUnavailableError if there can be none."""
+        ...
+
+    def close(self) -> None:
+        """End every cell."""
+        ...
+
+
+class Namespaces:
+    """Cells forked from a clean interpreter that has entered namespaces of its own."""
+
+    name = "user namespaces"
+
+    def __init__(self, python: str, folders: Sequence[str], limits: Mapping[str, int]) -> None:
+        self._control, theirs = socket.socketpair()
+        self._control.settimeout(START_LIMIT_S)
+        config = json.dumps({"folders": folders, "limits": limits})
+        with theirs:
+            self._process = _started(
+                [*_clean(python, _MAIN.format(_MODULE, "zygote")), _ROOT, str(theirs.fileno()), config], theirs
+            )
+        line = _line(self._control)
+        said = json.loads(line or b'{"failed": "its first process ended"}')
+        if "failed" in said:
+            self.close()
+            raise SandboxUnavailableError(f"{self.name}: {said['failed']}")
+
+    def open(self) -> socket.socket:
+        """Return the socket of a new cell."""
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                socket.send_fds(self._control, [b"."], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise SandboxUnavailableError(f"{self.name}: its first process has ended") from error
+        return ours
+
+    def close(self) -> None:
+        """End every cell."""
+        self._control.close()
+        self._process.kill()
+        self._process.wait()
+
+
+class Bubblewrap:
+    """Cells started by bwrap, each with an interpreter of its own."""
+
+    name = "bubblewrap"
+
+    def __init__(self, python: str, folders: Sequence[str], limits: Mapping[str, int]) -> None:
+        program = shutil.which("bwrap")
+        if program is None:
+            raise SandboxUnavailableError(f"{self.name}: bwrap is not installed")
+        self._python, self._limits = python, limits
+        self._started: list[subprocess.Popen[bytes]] = []
+        code = f"/.code/{_MODULE.replace('.', '/')}"
+        self._command = [
+            *(program, *_BWRAP, "--as-pid-1"),
+            *("--uid", str(INNER_ID), "--gid", str(INNER_ID)),
+            *(word for path in folders for word in _shown(path)),
+            *("--ro-bind", str(Path(_inside).parent), code),
+            *("--proc", "/proc", "--dev", "/dev", "--size", str(limits["disk"]), "--tmpfs", "/tmp"),  # noqa: S108
+            *("--remount-ro", "/"),
+        ]
+        with self.open(subprocess.PIPE) as cell:
+            cell.settimeout(START_LIMIT_S)
+            with contextlib.suppress(OSError):
+                cell.sendall(b'{"mode": "main", "source": "", "limit_s": 5}\n')
+            works = bool(_line(cell))
+        said = self._started[0].communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
+        if works:
+            return
+        raise SandboxUnavailableError(f"{self.name}: {said or 'it does not start'}")
+
+    def open(self, stderr: int = subprocess.DEVNULL) -> socket.socket:
+        """Return the socket of a new cell."""
+        ours, theirs = socket.socketpair()
+        inside = [*_clean(self._python, _CELL), str(theirs.fileno()), json.dumps(self._limits)]
+        with theirs:
+            self._started = [each for each in self._started if each.poll() is None]
+            self._started.append(_started([*self._command, "--", *inside], theirs, stderr))
+        return ours
+
+    def close(self) -> None:
+        """End every cell."""
+        for process in self._started:
+            process.kill()
+            process.wait()
+
+
+WAYS: tuple[type[Namespaces | Bubblewrap], ...] = (Namespaces, Bubblewrap)
+"""Ways into the sandbox, in the order in which they are tried."""
+
+
+def launcher(python: str, limits: Mapping[str, int]) -> Launcher:
+    """Return the first way that works here; SandboxUnavailableError says what was tried."""
+    interpreter, folders = interpreter_and_folders(python)
+    failures: list[str] = []
+    for way in WAYS:
+        try:
+            return way(interpreter, folders, limits)
+        except SandboxUnavailableError as error:
+            failures.append(str(error))
+    raise SandboxUnavailableError("; ".join(failures))
+
+
+def interpreter_and_folders(python: str) -> tuple[str, list[str]]:
+    """Return the interpreter of Python programs, and every folder that a program sees.
+
+    Without a name it is Gradus' own, without the packages that are installed beside it.
+    """
+    if not python:
+        base = Path(sys.base_prefix)
+        own = next((base / "bin" / name for name in _names() if (base / "bin" / name).exists()), Path(sys.executable))
+        return str(own), [*SYSTEM_FOLDERS, str(base)]
+    asked = [python, "-I", "-c", "import sys; print(sys.prefix, sys.base_prefix, *sys.version_info[:2], sep='\\n')"]
+    try:
+        done = subprocess.run(asked, capture_output=True, text=True, timeout=START_LIMIT_S, check=True)
+        prefix, base_prefix, *version = done.stdout.splitlines()
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise SandboxUnavailableError(f"{python} is no Python interpreter: {error}") from error
+    if tuple(map(int, version)) < (3, 11):
+        raise SandboxUnavailableError(f"{python} is Python {'.'.join(version)}: 3.11 or newer is needed")
+    hidden = next((each for each in (prefix, base_prefix) if Path(each).is_relative_to("/tmp")), "")  # noqa: S108
+    if hidden:
+        raise SandboxUnavailableError(f"{hidden} is below /tmp, where programs have files of their own")
+    return python, [*SYSTEM_FOLDERS, *dict.fromkeys((base_prefix, prefix))]
+
+
+def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Return a command that runs another with no network and a view of our packages and of `files` alone, read-only.
+
+    SandboxUnavailableError if this machine has no sandbox.
+    """
+    package = Path(_ROOT) / "gradus"
+    ours = [str(package), *(str(each.resolve()) for each in package.iterdir() if each.is_symlink())]
+    folders = [*SYSTEM_FOLDERS, *dict.fromkeys((sys.base_prefix, sys.prefix)), *ours, *files]
+    interpreter, _ = interpreter_and_folders("")
+    if way_here() == Namespaces.name:
+        config = json.dumps({"folders": folders, "disk": _CONFINED_BYTES})
+        return [*_clean(interpreter, _MAIN.format(_MODULE, "confined")), _ROOT, config, *command]
+    shown = [word for path in folders for word in _shown(path)]
+    work = ("--size", str(_CONFINED_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/")
+    variables = ("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH)
+    return ["bwrap", *_BWRAP, *shown, "--proc", "/proc", "--dev", "/dev", *work, *variables, "--", *command]
+
+
+@functools.cache
+def way_here() -> str:
+    """Return the name of the way that works on this machine; SandboxUnavailableError says what was tried."""
+    found = launcher("", {"disk": _CONFINED_BYTES})
+    found.close()
+    return found.name
+
+
+def _line(connection: socket.socket) -> bytes:
+    """Return the first line of a process that starts; empty if it ends, or says nothing in time."""
+    with connection.makefile("rb") as replies, contextlib.suppress(OSError):
+        return replies.readline()
+    return b""
+
+
+def _names() -> tuple[str, ...]:
+    return f"python{sys.version_info.major}.{sys.version_info.minor}", "python3"
+
+
+def _clean(python: str, code: str) -> list[str]:
+    return [python, "-s", "-P", "-B", "-X", "utf8", "-c", code]
+
+
+def _shown(path: str) -> list[str]:
+    if Path(path).is_symlink():
+        return ["--symlink", str(Path(path).readlink()), path]
+    return ["--ro-bind-try", path, path]
+
+
+def _started(command: list[str], theirs: socket.socket, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=stderr,
+        pass_fds=[theirs.fileno()],
+        env=_ENVIRONMENT,
+        cwd="/",
+    )

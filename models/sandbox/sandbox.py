@@ -1,0 +1,257 @@
+r"""The sandbox as its users see it: a program, run on inputs, called, or tested by code that it cannot reach.
+
+    with Sandbox() as sandbox, sandbox.open(Program("print(int(input()) + 1)")) as program:
+        program.run("41").stdout                     # "42\n"
+
+**Covered.** A program has no network, sees the system's programs and one Python installation read-only, writes to a
+file system in memory of its own, is nobody outside, sees no process but its own, and has limits on time, memory,
+processes, output and files. What it knows is its input: expected outputs and verdicts stay here. Whatever it leaves
+running is killed with its namespace.
+**Not covered.** A hole in the kernel; what it learns from times; the machine's programs under /usr, which it may read.
+"""
+
+import contextlib
+import json
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from gradus.models.sandbox.inside.values import encoded
+from gradus.models.sandbox.launchers import Launcher, SandboxUnavailableError, launcher
+
+GRACE_S = 2.0
+"""A cell that is silent for this much longer than its limit has ended, or is ended."""
+_LIMITS = ("time", "memory", "processes", "files", "output")
+_MIB = 1024 * 1024
+_MAX_LINE_BYTES = 64 * _MIB
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of one program, all its processes together."""
+
+    memory_bytes: int = 512 * _MIB
+    disk_bytes: int = 64 * _MIB
+    output_bytes: int = _MIB
+    """Longest standard output of one run."""
+    num_processes: int = 32
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program and the way to run it; without commands it is Python."""
+
+    source: str
+    file: str = "main.py"
+    build: Sequence[str] = ()
+    command: Sequence[str] = ()
+    reserves: bool = False
+    """Its runtime reserves more address space than it uses."""
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run of a program.
+
+    `ended` is "exit" or the limit that ended it: time, memory, processes, files, output; "early" if a program ended
+    before it had answered its tests; "lost" if the cell died.
+    """
+
+    ended: str
+    status: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    seconds: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Return whether it ended by itself, with status 0."""
+        return self.ended == "exit" and self.status == 0
+
+    @property
+    def reason(self) -> str:
+        """Return how it failed: the last line of its standard error, else the way that it ended."""
+        if self.ended in _LIMITS:
+            return f"ended by its limit of {self.ended}"
+        last = self.stderr.strip().rpartition("\n")[2]
+        return last or {"early": "it ended before it had answered", "lost": "its cell died"}.get(
+            self.ended, f"exit status {self.status}"
+        )
+
+
+@dataclass(frozen=True)
+class Answered:
+    """A call of one of a program's functions: its value as JSON, or the reason that there is none."""
+
+    value: Any = None
+    error: str = ""
+
+
+class Sandbox:
+    """Cells of one set of limits, one warm; SandboxUnavailableError if this machine has no sandbox."""
+
+    def __init__(self, limits: Limits | None = None, *, python: str = "") -> None:
+        limits = limits or Limits()
+        self._limits = {
+            "memory": limits.memory_bytes,
+            "disk": limits.disk_bytes,
+            "output": limits.output_bytes,
+            "stderr": 16 * 1024,
+            "processes": limits.num_processes,
+            "own_processes": 8,
+            "room": 1024 * _MIB,
+        }
+        self._python = python
+        self._launcher: Launcher | None = None
+        self._warm: list[socket.socket] = []
+        self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def open(self, program: Program, *, ahead: int = 1) -> "Cell":
+        """Return a cell with a program in it; `ahead` more are made ready meanwhile."""
+        try:
+            connection = self._next(ahead)
+        except SandboxUnavailableError:
+            # The process that cells are forked from was killed: once more.
+            self.close()
+            self._start()
+            connection = self._next(ahead)
+        return Cell(connection, program)
+
+    @property
+    def way(self) -> str:
+        """Name of the way into the sandbox."""
+        assert self._launcher is not None
+        return self._launcher.name
+
+    def close(self) -> None:
+        """End every cell."""
+        while self._warm:
+            self._warm.pop().close()
+        if self._launcher is not None:
+            self._launcher.close()
+
+    def _start(self) -> None:
+        self._launcher = launcher(self._python, self._limits)
+
+    def _next(self, ahead: int) -> socket.socket:
+        assert self._launcher is not None
+        while len(self._warm) <= ahead:
+            self._warm.append(self._launcher.open())
+        return self._warm.pop(0)
+
+
+class Cell:
+    """One program in a cell of its own. Close it, or use it in a with statement."""
+
+    def __init__(self, connection: socket.socket, program: Program) -> None:
+        self._connection = connection
+        self._program = program
+        self._held = bytearray()
+
+    def __enter__(self) -> Self:
+        self.request({"files": {self._program.file: self._program.source}})
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._connection.close()
+
+    def build(self, limit_s: float) -> Ran:
+        """Compile the program."""
+        return self._ended({"run": list(self._program.build), "limit_s": limit_s})
+
+    def run(self, stdin: str = "", *, limit_s: float = 2.0) -> Ran:
+        """Run the program on an input."""
+        how = {"run": list(self._program.command)} if self._program.command else {"mode": "main"}
+        return self._ended({**how, "stdin": stdin, "limit_s": limit_s, "reserves": self._program.reserves})
+
+    def call(self, function: str, args: list[Any], *, limit_s: float = 2.0) -> Answered:
+        """Call a function of a Python program in a fresh process (values: gradus.models.sandbox.inside.values)."""
+        self.request({"mode": "calls", "limit_s": limit_s})
+        self.request({"line": json.dumps({"call": function, "args": encoded(args)})})
+        message = self.answer(time.monotonic() + limit_s + GRACE_S)
+        if "line" not in message:
+            return Answered(error=_ran(message).reason)
+        self.stop()
+        return _answered(message["line"])
+
+    def stop(self) -> Ran:
+        """End what runs."""
+        return self._ended({"stop": True, "limit_s": 0.0})
+
+    def _ended(self, request: Mapping[str, Any]) -> Ran:
+        """Send a request and return how the run ended; values that it sends unasked are dropped."""
+        self.request(request)
+        until = time.monotonic() + request["limit_s"] + GRACE_S
+        while "line" in (message := self.answer(until)):
+            pass
+        return _ran(message)
+
+    def request(self, request: Mapping[str, Any]) -> None:
+        """Send a request, or a line for the process that runs."""
+        # One that has died is noticed when it does not answer.
+        with contextlib.suppress(OSError):
+            self._connection.settimeout(GRACE_S)
+            self._connection.sendall(json.dumps(request).encode("ascii") + b"\n")
+
+    def answer(self, until: float) -> dict[str, Any]:
+        """Return the next message; an empty one if there comes none."""
+        while (end := self._held.find(b"\n")) < 0:
+            left = until - time.monotonic()
+            if left <= 0 or len(self._held) > _MAX_LINE_BYTES:
+                return {}
+            self._connection.settimeout(left)
+            try:
+                piece = self._connection.recv(1 << 16)
+            except OSError:
+                return {}
+            if not piece:
+                return {}
+            self._held += piece
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        return _mapping(line)
+
+
+def run_tests(program: Cell, tests: Cell, *, limit_s: float) -> Ran:
+    """Run the tests in one cell against the program in another; calls of its functions cross over as values."""
+    until = time.monotonic() + limit_s
+    program.request({"mode": "calls", "limit_s": limit_s})
+    tests.request({"mode": "tests", "limit_s": limit_s})
+    while "line" in (asked := tests.answer(until + GRACE_S)):
+        program.request(asked)
+        answer = program.answer(until + GRACE_S)
+        if "line" not in answer:
+            ran = _ran(answer)
+            return replace(ran, ended="early") if ran.ended == "exit" else ran
+        tests.request(answer)
+    program.stop()
+    return _ran(asked)
+
+
+def _mapping(line: bytes | str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _ran(message: Mapping[str, Any]) -> Ran:
+    if "status" not in message:
+        return Ran("lost")
+    return Ran(message["status"], message["code"], message["stdout"], message["stderr"], message["seconds"])
+
+
+def _answered(line: str) -> Answered:
+    said = _mapping(line)
+    if "value" in said:
+        return Answered(value=said["value"])
+    return Answered(error=f"{said.get('raised', 'it says nothing')}: {said.get('text', '')}")
