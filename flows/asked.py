@@ -7,9 +7,10 @@ from typing import Annotated
 from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.reruns import Rerun, read_recipe
-from gradus.flows.parameters import Input, Named, Taken, methods, named, recipes, recipes_and_runs
+from gradus.flows.parameters import Input, Named, Taken, methods, named, recipes, recipes_and_runs, tasks
 from gradus.flows.recipe.assignments import Assignments, pairs
 from gradus.flows.recipe.checking import check_recipe
+from gradus.flows.recipe.overlays import task_overlay
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name
@@ -23,6 +24,9 @@ def planned(
     method: Annotated[
         str | Sequence[str], Taken("lay a method over it: a name or a .toml; repeatable", complete=methods)
     ] = (),
+    task: Annotated[
+        str | None, Taken("lay a bundled task over it: its problems and their reward", complete=tasks)
+    ] = None,
     rounds: Annotated[int | None, Taken("rounds of curate, rollout, score, update; else the recipe's", least=0)] = None,
     engine: Annotated[str | None, Taken("which engine samples; else the recipe's")] = None,
     overlap: Annotated[int | None, Taken("1: generate the next round during an update", least=0, most=1)] = None,
@@ -33,7 +37,7 @@ def planned(
 ) -> Rerun:
     """Check the arguments of a training and return it; UsageError or BadInputError if it cannot run."""
     chosen = {**dict(pairs(set or [])), **({"rollout.engine": engine} if engine else {})}
-    methods = [method] if isinstance(method, str) else method
+    methods = [*([task_overlay(task)] if task else []), *([method] if isinstance(method, str) else method)]
     home = Home.from_environment()
     loaded, stored = read_recipe(home.runs, named(recipe), chosen, methods, rounds=rounds, overlap=overlap)
     if run is not None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, get_args, ge
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
 from gradus.flows.recipe.assignments import Assignments
-from gradus.flows.recipe.overlays import overlay_files
+from gradus.flows.recipe.overlays import overlay_files, task_files
 from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.curation import DIFFICULTY
 from gradus.tasks.config.evaluate import EVALUATE
@@ -63,6 +63,11 @@ def recipes(incomplete: str) -> list[str]:
     """Bundled recipes and the files beside them that one could be."""
     files = [str(path) for path in Path().glob("*.toml")]
     return _beginning(incomplete, [*(path.stem for path in RECIPES.glob("*.toml")), *files])
+
+
+def tasks(incomplete: str) -> list[str]:
+    """Bundled tasks."""
+    return _beginning(incomplete, list(task_files()))
 
 
 def methods(incomplete: str) -> list[str]:

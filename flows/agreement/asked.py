@@ -17,6 +17,7 @@ class AgreeAsked:
     rollouts: Sequence[str]
     problems: str
     at: float | None
+    together: bool
 
 
 def agree_asked(
@@ -32,6 +33,9 @@ def agree_asked(
     at: Annotated[
         float | None, Taken("a reward without a verdict of its own counts as right from this value on")
     ] = None,
+    together: Annotated[
+        bool, Taken("sum the rewards, as those of a run are, and compare the sum with the run's own")
+    ] = False,
 ) -> AgreeAsked:
     """Return the arguments of an agreement; UsageError if they cannot be combined."""
     names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in rollouts]
@@ -43,4 +47,6 @@ def agree_asked(
         raise UsageError(
             "there are no rollouts to judge", hint="name a run or rollouts: --rollouts RUN (`gradus runs`)"
         )
-    return AgreeAsked(tuple(rewards), tuple(dict.fromkeys(names)), named(problems), at)
+    if together and len(names) > 1:
+        raise UsageError("--together compares with the rewards of one run", hint="name one: --rollouts RUN")
+    return AgreeAsked(tuple(rewards), tuple(dict.fromkeys(names)), named(problems), at, together)

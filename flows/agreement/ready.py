@@ -12,6 +12,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.agreement.asked import AgreeAsked
 from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.inputs import problems_of
+from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
@@ -52,12 +54,13 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
     store = Store(home.lake)
     problems = [resolve_artifact(store, asked.problems, "problems")] if asked.problems else []
     stored = [each for name in asked.rollouts for each in _stored(home, store, name, problems)]
-    settings = [_settings(reward, asked.at) for reward in asked.rewards]
+    alone = [_settings(reward, asked.at) for reward in asked.rewards]
+    settings = [_summed(home, asked, alone)] if asked.together else alone
     for each in settings:
         check_stage(SCORE, each, {})
     names = list[str]()
     for each in settings:
-        short = each.rewards[0].short
+        short = "+".join(reward.short for reward in each.rewards)
         names.append(short if short not in names else f"{short}-{len(names) + 1}")
     if len(names) > 1:
         return AgreeReady(names, settings, stored)
@@ -76,6 +79,15 @@ def _settings(reward: object, at: float | None) -> ScoreConfig:
         return ScoreConfig(rewards=(RewardConfig.model_validate(body),), correct_at=at)
     except ValidationError as error:
         raise UsageError(f"reward {reward}: {error.errors()[0]['msg']}", hint="`gradus methods` lists them") from None
+
+
+def _summed(home: Home, asked: AgreeAsked, alone: Sequence[ScoreConfig]) -> ScoreConfig:
+    """Return the settings of a run's own judging with other rewards."""
+    base = stored_recipe(home.runs, run_folder(home.runs, asked.rollouts[0]).name).score
+    rewards = tuple(reward for each in alone for reward in each.rewards)
+    at = base.correct_at if asked.at is None else asked.at
+    body = base.model_dump(mode="json", exclude={"rewards", "correct_at"})
+    return valid(ScoreConfig, {**body, "correct_at": at, "rewards": rewards}, "--together")
 
 
 def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> Iterator[Stored]:

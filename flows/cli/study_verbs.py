@@ -3,8 +3,8 @@
 from typing import Any
 
 from gradus.flows.agreement.asked import agree_asked
-from gradus.flows.cli.options import AsJson, may_wait, options_of
-from gradus.flows.console.output import answer
+from gradus.flows.cli.options import AsJson, DryRun, may_wait, options_of
+from gradus.flows.console.output import answer, line
 from gradus.flows.laboratory.asked import lab_asked
 from gradus.flows.library import run_calls
 
@@ -33,3 +33,28 @@ def agree(as_json: AsJson = False, **given: Any) -> None:
     from gradus.flows.console.agreement_tables import render_agreement
 
     answer(run_calls.agreed(agree_asked(**given)), as_json, render_agreement)
+
+
+@may_wait
+@options_of(run_calls.amend)
+def amend(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
+    """Give a run the rewards that it should have had: train it again from the first update that they change.
+
+    Stored rollouts are judged by both, as by `agree`; nothing is sampled before that round, whose earlier ones are
+    reused. With --dry-run: what differs, and what the training would compute.
+    """
+    from gradus.flows.cli.verbs import train_or_say
+    from gradus.flows.console.agreement_tables import render_agreement
+
+    asked = run_calls.amend_asked(**given)
+    found = run_calls.agreed(asked)
+    plan = run_calls.amended(asked, found)
+    if as_json:
+        done = None if plan is None else run_calls.foreseen(plan) if dry_run else run_calls.trained(plan).result
+        answer({"agreement": found, "amended": done}, as_json)
+        return
+    render_agreement(found)
+    if plan is None:
+        line("every update would be the same: there is nothing to train again")
+    else:
+        train_or_say(plan, as_json=as_json, dry_run=dry_run)

@@ -40,10 +40,11 @@ Plot = Annotated[Path | None, typer.Option("--plot", help="write a picture here 
 @options_of(run_calls.train)
 def train(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """Run a recipe, or resume a run: the same command continues where it stopped, --rounds with more rounds."""
-    _train(planned(**given), as_json=as_json, dry_run=dry_run)
+    train_or_say(planned(**given), as_json=as_json, dry_run=dry_run)
 
 
-def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
+def train_or_say(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
+    """Train as planned, or with `dry_run` say what that would compute."""
     if dry_run:
         from gradus.flows.loop.dry_run import render
 
@@ -57,15 +58,16 @@ def _train(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
 @may_wait
 @options_of(run_calls.train, "recipe", "method", "overlap")
 def demo(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
-    """The whole loop on bundled problems with the bundled policy, on a CPU, in minutes."""
-    _train(planned("demo", **given), as_json=as_json, dry_run=dry_run)
+    """The whole loop on bundled problems with a bundled policy, on a CPU, in minutes; --task NAME on other ones."""
+    recipe = "tasks" if given["task"] else "demo"
+    train_or_say(planned(recipe, **given), as_json=as_json, dry_run=dry_run)
 
 
 @may_wait
 @options_of(run_calls.rerun)
 def rerun(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """Run one stage of a run again, changed or not; what lies upstream is reused."""
-    _train(run_calls.planned_again(**given), as_json=as_json, dry_run=dry_run)
+    train_or_say(run_calls.planned_again(**given), as_json=as_json, dry_run=dry_run)
 
 
 def runs(

@@ -51,8 +51,8 @@ def _divergence(each: Divergence, first: str, second: str) -> str:
     if first != OWN:
         return f"updates by {first} and by {second} first differ in round {each['round']}; {tokens}"
     return (
-        f"with {second}, the first update that differs is that of round {each['round']}; {tokens} (`gradus rerun "
-        f"{each['run']} score --from-round {each['round']} --set rewards=...` repeats them and reuses earlier rounds)"
+        f"with {second}, the first update that differs is that of round {each['round']}; {tokens} (`gradus amend "
+        f"{each['run']} REWARD` repeats them and reuses earlier rounds)"
     )
 
 

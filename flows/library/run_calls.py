@@ -1,6 +1,6 @@
 """Whole runs, comparisons of them, and their room on the disk; each call has one that says what it would do."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -11,7 +11,7 @@ from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.library.calling import call, computing, taking, working
 from gradus.flows.library.results import Run
-from gradus.flows.library.texts import parse_reward
+from gradus.flows.library.texts import Component, parse_reward
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import HOW
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
@@ -81,6 +81,44 @@ def rerun(plan: Rerun) -> Run:
 def dry_rerun(plan: Rerun) -> Forecast:
     """Return what `rerun` would compute and reuse, why, and what that costs; nothing is started."""
     return foreseen(plan)
+
+
+def amend_asked(
+    run: Annotated[Run | str, KNOWN_RUN],
+    rewards: Annotated[
+        Sequence[Component], Taken("the rewards that it should have had: NAME[=WEIGHT] each", argument=True)
+    ],
+    *,
+    at: Annotated[
+        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
+    ] = None,
+) -> AgreeAsked:
+    """Return the comparison of a run's own rewards with others, summed; UsageError if there can be none."""
+    name = run_folder(Home.from_environment().runs, _name(run)).name
+    parsed = [parse_reward(each).model_dump(mode="json") for each in rewards]
+    return agree_asked(parsed, rollouts=[name], at=at, together=True)
+
+
+@call
+@taking(amend_asked)
+def amend(asked: AgreeAsked) -> Run:
+    """Train a run again from the first round whose update other rewards would change; earlier rounds are reused.
+
+    Its stored rollouts are judged by both (`agree`). The run itself is returned if every update would be the same.
+    """
+    plan = amended(asked, agreed(asked))
+    return trained(plan) if plan else Run(asked.rollouts[0], Home.from_environment())
+
+
+def amended(asked: AgreeAsked, found: "Agreement") -> Rerun | None:
+    """Return the training from the first round on whose update differs; None if there is no such round."""
+    (pair,) = found["pairs"]
+    (divergence,) = pair["divergences"]
+    if divergence["round"] is None:
+        return None
+    changes: dict[str, object] = {"rewards": [dict(each) for each in asked.rewards]}
+    changes |= {} if asked.at is None else {"correct_at": asked.at}
+    return planned_again(asked.rollouts[0], "score", from_round=divergence["round"], set=changes)
 
 
 def foreseen(plan: Rerun) -> Forecast:

@@ -33,6 +33,7 @@ Trust = Literal["confirmed", "known", "abstract", "guess"]
 """Source of a formula: the authors' code or paper read; common knowledge; an abstract alone; our reconstruction."""
 
 METHODS = package_file("recipes", "methods")
+TASKS = package_file("recipes", "tasks")
 _TEXTS = ("what", "paper", "trust", "deviates")
 _RUNS_OWN = ("name", "seed", "files", "overrides", "guards")
 """Settings of a recipe that a method cannot have."""
@@ -86,6 +87,20 @@ def overlay_files() -> dict[str, Path]:
     for file in (file for folder in folders for file in sorted(folder.glob("*.toml"))):
         found.setdefault(file.stem, file)
     return found
+
+
+def task_files() -> dict[str, Path]:
+    """Return the files of all bundled tasks by name: overlays with problems and their reward."""
+    return {file.stem: file for file in sorted(TASKS.glob("*.toml"))}
+
+
+def task_overlay(name: str) -> str:
+    """Return the path of a bundled task's overlay; raise UsageError if there is none."""
+    known = task_files()
+    if name not in known:
+        listed = f"it is one of {', '.join(known)}"
+        raise UsageError(f"there is no task {shortened(name)}", hint=did_you_mean(name, list(known), listed))
+    return str(known[name])
 
 
 def find_overlays(names: Sequence[str]) -> list[Overlay]:

@@ -219,7 +219,9 @@ def bundled(text: str) -> Path | None:
     if text == "bundled":
         return SAMPLES / "policy"
     name = text.removeprefix("bundled:")
-    return SAMPLES / f"{name}.parquet" if name != text else None
+    if name == text:
+        return None
+    return SAMPLES / name if name == Path(name).name and (SAMPLES / name).is_dir() else SAMPLES / f"{name}.parquet"
 
 
 def average_of(lake: Path, text: str) -> Path | None:

@@ -115,16 +115,56 @@ def test_the_same_command_judges_nothing_again_and_is_read_by_a_person(trained: 
     ]
 
 
-def test_a_rerun_from_there_computes_nothing_before(trained: tuple[Program, dict[str, Any]]) -> None:
-    program, _ = trained
+def computed(program: Program, run: str) -> set[int]:
+    return {each["round"] for each in program.events(run) if each["event"] == "stage_started"}
+
+
+def test_a_run_is_amended_from_there_and_nothing_is_computed_before(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, found = trained
+    runs = set((program.home / "runs").iterdir())
+    foreseen = program.json("amend", "base", "mine.py:anywhere", "--dry-run")
+    assert foreseen["agreement"]["pairs"][0]["divergences"] == found["pairs"][0]["divergences"]
+    assert set((program.home / "runs").iterdir()) == runs
+    amended = program.json("amend", "base", "mine.py:anywhere")["amended"]
+    assert computed(program, amended["run"]) == {2, 3}
+    old, new = (Made(program, run).of("update", 2)[0]["output"] for run in ("base", amended["run"]))
+    assert old != new
+    assert {row["verifier"].partition("@")[0] for row in Made(program, amended["run"]).table("score", 2)} == {
+        "mine.py:anywhere"
+    }
     again = program.json(
         *("rerun", "base", "score", "--from-round", "2", "--set", 'rewards=[{name="mine.py:anywhere"}]')
     )
-    events = [each for each in program.events(again["run"]) if each["event"] == "stage_started"]
-    computed = {each["round"] for each in events}
-    assert computed == {2, 3}
-    old, new = (Made(program, run).of("update", 2)[0]["output"] for run in ("base", again["run"]))
-    assert old != new
+    assert Made(program, again["run"]).of("update", 2)[0]["output"] == new
+
+
+def test_a_run_whose_updates_would_be_the_same_is_left_alone(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    before = program.manifests()
+    code, out, err = program.run("amend", "base", "numeric=2", COLUMNS="160")
+    assert code == 0, err
+    assert "every update would be the same: there is nothing to train again" in out
+    assert program.json("amend", "base", "numeric")["amended"] is None
+    assert {name for name in program.manifests() if not name.startswith("scores/")} == {
+        name for name in before if not name.startswith("scores/")
+    }
+
+
+def test_a_sum_of_rewards_is_compared_as_a_run_would_have_it(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    found = program.json("agree", "numeric", "chrf", "--together", "--rollouts", "base")
+    (pair,) = found["pairs"]
+    assert (pair["first"], pair["second"]) == ("own", "numeric+chrf")
+    assert pair["num_flips"] == 0, "numeric decides"
+    query = (
+        "select reward, components['numeric'] + components['chrf'] from scores where map_keys(components)[2] = 'chrf'"
+    )
+    rows = program.json("sql", query)["rows"]
+    assert len(rows) == found["rollouts"]
+    assert all(reward == pytest.approx(total) for reward, total in rows)
+    assert pair["divergences"][0]["round"] == 1, "chrf differs within groups from the first round on"
+    code, _, err = program.run("agree", "numeric", "--together", "--rollouts", "base", "--rollouts", "base2")
+    assert (code, "compares with the rewards of one run" in err) == (2, True)
 
 
 def test_rows_of_several_rounds_or_runs_count_once_and_in_the_rounds_of_each_run(

@@ -79,10 +79,7 @@ def test_a_limit_that_would_leave_rows_unjudged_is_refused(program: Program) -> 
 
 def test_a_reward_of_the_users_own_may_be_shut_in(program: Program, server: Any) -> None:
     (program.home / "alone.py").write_text(ALONE.replace("HOME", str(program.home)))
-    rows = [
-        {"problem_id": f"p{at}", "completion": str(urlsplit(server.url).port), "answer": "1"}
-        for at in range(3)
-    ]
+    rows = [{"problem_id": f"p{at}", "completion": str(urlsplit(server.url).port), "answer": "1"} for at in range(3)]
     (program.home / "own.jsonl").write_text(lines(rows))
     asked = ("score", "--rollouts", "own.jsonl", "--reward", "alone.py:alone")
     free, shut = program.json(*asked), program.json(*asked, "--set", "rewards.0.isolated=true")

@@ -115,7 +115,7 @@ def test_a_form_shows_the_parameters_although_making_the_flow_did_not_look_at_th
     assert found.properties["seed"]["default"] == 0
     assert found.properties["out"]["description"] == "Also write the result here (.parquet, .jsonl or a folder)."
     form = deployed.train.to_deployment("train")._parameter_openapi_schema
-    assert list(form.properties) == ["recipe", "method", "rounds", "engine", "overlap", "set", "run"]
+    assert list(form.properties) == ["recipe", "method", "task", "rounds", "engine", "overlap", "set", "run"]
     assert form.required == deployed.train.parameters.required == ["recipe"]
 
 
