@@ -10,8 +10,11 @@ from collections import deque
 _THINK_OPEN = re.compile(r"<think>", re.IGNORECASE)
 _THINK_CLOSE = re.compile(r"</think>", re.IGNORECASE)
 _BOX = re.compile(r"\\(?:boxed|fbox)(?![A-Za-z])")
+_MAX_BOXES = 32
+"""Boxes that are looked at as one list, so that the time stays linear in the length of the text."""
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"\s*([^\s${}]+)")
+_JOINED = re.compile(r"(?:[\s$,;.]|\\(?:q?quad(?![a-zA-Z])|[ ,;()\[\]])|\\text\{\s*(?:and|or)\s*\}|\band\b|\bor\b)*")
 _MARKER = re.compile(r"#{4,}((?:[^\n#]|#(?!###))*)")
 _HEADING = re.compile(r"[\s*_]*(?:\d+[.)]\s+)?[*_]*[^\W\d_]")
 _INVISIBLE = re.compile(
@@ -53,24 +56,40 @@ def last_box(text: str) -> str | None:
     '\\frac{1}{2}'
     """
     last = last_match(_BOX, text)
-    if last is None:
-        return None
-    start = last.end()
+    return None if last is None else _content(text, last.end())[0]
+
+
+def last_boxes(text: str) -> list[str]:
+    r"""The contents of the last boxes with nothing between them but a comma, "and", "or", a semicolon or white space.
+
+    >>> last_boxes(r"\boxed{0}. So $\boxed{1}$, $\boxed{2}$ and $\boxed{3}$.")
+    ['1', '2', '3']
+    """
+    found: list[str] = []
+    end = 0
+    for box in deque(_BOX.finditer(text), maxlen=_MAX_BOXES):
+        if box.start() < end:
+            continue  # within the one before
+        if not _JOINED.fullmatch(text, end, box.start()):
+            found = []
+        content, end = _content(text, box.end())
+        found.append(content)
+    return found
+
+
+def _content(text: str, start: int) -> tuple[str, int]:
+    """Return what a box holds that begins at `start`, and its end."""
+    bare = _BARE_BOX.match(text, start)
     while start < len(text) and text[start].isspace():
         start += 1
     if start == len(text) or text[start] != "{":
-        bare = _BARE_BOX.match(text, last.end())
-        return bare.group(1) if bare else ""
-    return _braced(text, start).strip()
-
-
-def _braced(text: str, start: int) -> str:
+        return (bare.group(1), bare.end()) if bare else ("", start)
     depth = 0
     for brace in _BRACE.finditer(text, start):
         depth += {"{": 1, "}": -1}.get(brace.group(), 0)
         if depth == 0:
-            return text[start + 1 : brace.start()]
-    return ""
+            return text[start + 1 : brace.start()].strip(), brace.end()
+    return "", start
 
 
 def last_marked(text: str, *, words: bool = False) -> str | None:

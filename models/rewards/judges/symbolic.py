@@ -6,6 +6,9 @@ The answer is the last `\boxed{}` after the thinking, else what follows the last
 the text. Golds are wrapped in a box, so that they parse without any dollar signs. A trailing period is dropped.
 Percent and units are read as Math-Verify reads them: `34%` equals 34 and equals 0.34 (but 34 never equals 0.34);
 `5 cm` equals 5; `x=5` equals 5; a list or set equals the gold set whatever its order; `34 or 35` is not 34.
+Where this differs from Math-Verify: several boxes at the end are a list; exact numbers that round to one value are
+equal only if their ratio is 1 to six digits (`1/2004!` is not `5/2004!`); a base or the power of a unit that both state
+must be the same (`12_7` is not `12_9`); `\frac \pi4` is read.
 A short cut skips SymPy where the answer is plain: equal strings are equal; whole numbers and fractions of whole
 numbers are compared exactly. Wherever Math-Verify rounds (decimals that differ) it decides itself.
 Math-Verify's own timeouts are switched off: they are alarms that its own code can swallow; the pool's wall limit holds.
@@ -17,17 +20,24 @@ from fractions import Fraction
 from functools import lru_cache
 
 from math_verify import parse, verify
-from sympy import Basic, MatrixBase
+from sympy import Basic, Expr, Float, MatrixBase
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
-from gradus.models.rewards.text import last_box, last_marked, strip_invisible, visible_text
+from gradus.models.rewards.text import last_box, last_boxes, last_marked, strip_invisible, visible_text
 
 MAX_PLAIN_CHARS = 300
 
 Parsed = list[Basic | MatrixBase | str]
 """Result of Math-Verify's parsing of a text: the expressions, then the text itself."""
 
+_SPACES = re.compile(r"^(?:\\[,;:! ]|~|\s)+|(?:(?<!\\)\\[,;:! ]|~|\s)+$")
+"""White space at the ends, LaTeX's included."""
+_BARE_FRACTION = re.compile(r"\\([dt]?frac)\s*(\\[A-Za-z]+)\s*([0-9A-Za-z])")
+"""A fraction of a command without braces, which Math-Verify does not read."""
+_BASE = re.compile(r"([0-9A-Za-z.]+)_\{?([0-9]+)\}?")
+_POWER_OF_UNIT = re.compile(r".*?\\(?:text|mbox|mathrm)\{\s*([A-Za-z.]+)\s*\}\s*\^\s*\{?([0-9]+)\}?")
+_RATIO_DIGITS, _SAME_RATIO = 15, 1e-6
 _DIGITS = r"[0-9]+"
 _PLAIN_INT = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[0-9]+)")
 _PLAIN_FRACTION = re.compile(
@@ -50,16 +60,34 @@ def judge(row: Row, gold: str, max_chars: int) -> Verdict:
         return _judge_free_text(text, wanted)
     if not answer:
         return unparsed()
+    verdict = _verdict(wanted, answer)
+    boxes = [] if verdict.outcome == "correct" else last_boxes(text)
+    return verdict if len(boxes) < 2 else _verdict(wanted, ", ".join(map(_trim, boxes)))
+
+
+def _verdict(wanted: str, answer: str) -> Verdict:
     plain = compare_plain(wanted, answer)
     if plain is not None:
         return judged(correct=plain, extracted=answer)
+    if _disagree(wanted, answer):
+        return judged(correct=False, extracted=answer)
     return _compare(wanted, _parse_boxed(answer), answer)
+
+
+def _disagree(gold: str, answer: str) -> bool:
+    """Return whether both state a base, or a power of one unit, and not the same."""
+    bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
+    if bases[0] and bases[1]:
+        return bases[0][2] != bases[1][2]
+    units = _POWER_OF_UNIT.fullmatch(gold), _POWER_OF_UNIT.fullmatch(answer)
+    return bool(units[0] and units[1]) and units[0][1] == units[1][1] and units[0][2] != units[1][2]
 
 
 def gold_expression(gold: str) -> str:
     """The bare LaTeX of a gold answer: out of its box, marker or dollar signs."""
     gold = strip_invisible(gold)
-    stated = stated_expression(gold)
+    boxes = last_boxes(gold)
+    stated = ", ".join(map(_trim, boxes)) if len(boxes) > 1 else stated_expression(gold)
     return _trim(gold if stated is None else stated)
 
 
@@ -102,7 +130,18 @@ def _compare(wanted: str, found: Parsed, extracted: str) -> Verdict:
         return failed(f"Math-Verify cannot read the gold answer {wanted[:80]!r}")
     if not found:
         return unparsed(extracted)
-    return judged(correct=bool(verify(gold, found, timeout_seconds=None)), extracted=extracted)
+    equal = bool(verify(gold, found, timeout_seconds=None)) and not _only_rounded(gold[0], found[0])
+    return judged(correct=equal, extracted=extracted)
+
+
+def _only_rounded(gold: Basic | MatrixBase | str, found: Basic | MatrixBase | str) -> bool:
+    """Return whether two exact numbers differ although both round to one value."""
+    if not (isinstance(gold, Expr) and isinstance(found, Expr) and gold.is_number and found.is_number):
+        return False
+    if gold == found or gold.has(Float) or found.has(Float):
+        return False
+    ratio = (gold / found).evalf(_RATIO_DIGITS)
+    return bool(ratio.is_Float) and abs(float(ratio) - 1) > _SAME_RATIO
 
 
 @lru_cache(maxsize=256)
@@ -111,7 +150,11 @@ def _parse_gold(gold: str) -> Parsed:
 
 
 def _parse_boxed(expression: str) -> Parsed:
-    return _parse(f"\\boxed{{{expression}}}")
+    return _parse(f"\\boxed{{{_BARE_FRACTION.sub(_with_braces, expression)}}}")
+
+
+def _with_braces(fraction: re.Match[str]) -> str:
+    return f"\\{fraction[1]}{{{fraction[2]}}}{{{fraction[3]}}}"
 
 
 def _parse(text: str) -> Parsed:
@@ -119,9 +162,9 @@ def _parse(text: str) -> Parsed:
 
 
 def _trim(text: str) -> str:
-    text = text.strip()
+    text = _SPACES.sub("", text)
     while len(text) > 1 and text[0] == text[-1] == "$":
-        text = text[1:-1].strip()
+        text = _SPACES.sub("", text[1:-1])
     return text.rstrip(".").strip() if not text.endswith("..") else text
 
 
