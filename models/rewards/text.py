@@ -69,7 +69,7 @@ def last_boxes(text: str) -> list[str]:
     end = 0
     for box in deque(_BOX.finditer(text), maxlen=_MAX_BOXES):
         if box.start() < end:
-            continue  # within the one before
+            continue  # inside another
         if not _JOINED.fullmatch(text, end, box.start()):
             found = []
         content, end = _content(text, box.end())

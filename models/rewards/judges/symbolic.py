@@ -76,11 +76,11 @@ def _verdict(wanted: str, answer: str) -> Verdict:
 
 def _disagree(gold: str, answer: str) -> bool:
     """Return whether both state a base, or a power of one unit, and not the same."""
-    bases = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
-    if bases[0] and bases[1]:
-        return bases[0][2] != bases[1][2]
-    units = _POWER_OF_UNIT.fullmatch(gold), _POWER_OF_UNIT.fullmatch(answer)
-    return bool(units[0] and units[1]) and units[0][1] == units[1][1] and units[0][2] != units[1][2]
+    base, other_base = _BASE.fullmatch(gold), _BASE.fullmatch(answer)
+    if base and other_base:
+        return base[2] != other_base[2]
+    unit, other_unit = _POWER_OF_UNIT.fullmatch(gold), _POWER_OF_UNIT.fullmatch(answer)
+    return bool(unit and other_unit and unit[1] == other_unit[1] and unit[2] != other_unit[2])
 
 
 def gold_expression(gold: str) -> str:
