@@ -26,6 +26,7 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 
 from gradus.flows import comparison, deployed, exchange, stages
+from gradus.flows.agreement.bisecting import bisect
 from gradus.flows.agreement.flow import agree
 from gradus.flows.console.output import line
 from gradus.flows.laboratory.flow import lab
@@ -59,6 +60,7 @@ def deployments() -> list[RunnerDeployment]:
         _deployment(comparison.compare),
         _deployment(lab),
         _deployment(agree),
+        _deployment(bisect),
         _deployment(exchange.import_rollouts),
     ]
     return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]

@@ -54,10 +54,9 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
     store = Store(home.lake)
     problems = [resolve_artifact(store, asked.problems, "problems")] if asked.problems else []
     stored = [each for name in asked.rollouts for each in _stored(home, store, name, problems)]
-    alone = [_settings(reward, asked.at) for reward in asked.rewards]
+    alone = [settings_of(reward, asked.at) for reward in asked.rewards]
     settings = [_summed(home, asked, alone)] if asked.together else alone
-    for each in settings:
-        check_stage(SCORE, each, {})
+    check_rewards(settings)
     names = list[str]()
     for each in settings:
         short = "+".join(reward.short for reward in each.rewards)
@@ -73,7 +72,14 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
     return AgreeReady([OWN, *names], settings, stored)
 
 
-def _settings(reward: object, at: float | None) -> ScoreConfig:
+def check_rewards(settings: Sequence[ScoreConfig]) -> None:
+    """Raise UsageError or BadInputError if a reward cannot be used."""
+    for each in settings:
+        check_stage(SCORE, each, {})
+
+
+def settings_of(reward: object, at: float | None) -> ScoreConfig:
+    """Return the settings of judging by one reward; UsageError if there is none of this name."""
     body = {"name": reward} if isinstance(reward, str) else reward
     try:
         return ScoreConfig(rewards=(RewardConfig.model_validate(body),), correct_at=at)
@@ -96,10 +102,15 @@ def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> Iterato
         ref = resolve_artifact(store, name, _ROLLOUTS)
         yield Stored(name, 0, _ROLLOUTS, ref, _known(name, problems or problems_of(store, [ref])), None)
         return
-    found = list(_of_run(store, run_folder(home.runs, name), problems))
+    yield from stored_of(home, store, name, problems)
+
+
+def stored_of(home: Home, store: Store, name: str, problems: Sequence[Ref] = ()) -> list[Stored]:
+    """Return the rollouts of a run that it judged, each artifact once; UsageError if there are none."""
+    found = list(_of_run(store, run_folder(home.runs, name), list(problems)))
     if not found:
         raise UsageError(f"run {name} has no rollouts that were scored", hint="`gradus runs` lists runs")
-    yield from found
+    return found
 
 
 def _of_run(store: Store, folder: Path, problems: list[Ref]) -> Iterator[Stored]:

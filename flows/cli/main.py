@@ -122,7 +122,7 @@ for verb in (
     *(verbs.train, verbs.demo, verbs.rerun, verbs.show, verbs.why, verbs.sql, verbs.runs),
     *(surface_verbs.surface, surface_verbs.plan),
     *(verbs.methods, verbs.settings, verbs.new, verbs.report, verbs.browse, verbs.compare),
-    *(study_verbs.lab, study_verbs.agree, study_verbs.amend),
+    *(study_verbs.lab, study_verbs.agree, study_verbs.amend, study_verbs.bisect),
     *(verbs.export, verbs.import_, verbs.prune, verbs.restore),
     *(service_verbs.ui, service_verbs.serve, service_verbs.doctor),
     *(service_verbs.setup, service_verbs.sync, service_verbs.join),

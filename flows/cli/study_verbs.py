@@ -3,6 +3,7 @@
 from typing import Any
 
 from gradus.flows.agreement.asked import agree_asked
+from gradus.flows.agreement.bisect_asked import bisect_asked
 from gradus.flows.cli.options import AsJson, DryRun, may_wait, options_of
 from gradus.flows.console.output import answer, line
 from gradus.flows.laboratory.asked import lab_asked
@@ -58,3 +59,16 @@ def amend(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> Non
         line("every update would be the same: there is nothing to train again")
     else:
         train_or_say(plan, as_json=as_json, dry_run=dry_run)
+
+
+@may_wait
+@options_of(run_calls.bisect)
+def bisect(as_json: AsJson = False, **given: Any) -> None:
+    """Find the round from which the verifier and the truth part, by few verdicts of a costly auditor.
+
+    Audited are the first round, the last, then the middle of what is between. The auditor is a reward (another
+    verifier, a judge), or you: a .jsonl of labels, to which the rows are added that are to be labelled next.
+    """
+    from gradus.flows.console.agreement_tables import render_bisected
+
+    answer(run_calls.bisected(bisect_asked(**given)), as_json, render_bisected)

@@ -3,6 +3,7 @@
 from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
+from gradus.tasks.inspect.agreement.bisection import Bisected
 from gradus.tasks.inspect.agreement.pairs import OWN, Agreement, Cell, Divergence, Flip, Pair
 
 _FLIPS = 5
@@ -64,3 +65,21 @@ def _row(cell: Cell) -> tuple[object, ...]:
 
 def _end(flip: Flip) -> str:
     return brief(flip["completion"][-60:].strip())
+
+
+def render_bisected(found: Bisected) -> None:
+    """Print the audited rounds and the round that was found, or what is to be labelled first."""
+    bisection = found["found"]
+    if bisection is None:
+        line(
+            f'{found["to_label"]} rows of {found["labels"]} have no label: write true or false after "correct": in '
+            "each, and repeat the command"
+        )
+        return
+    rows = [(each["round"], each["rows"], each["differ"]) for each in bisection["audited"]]
+    table("audited", ("round", "rows", "other verdicts"), rows)
+    if bisection["round"] is None:
+        line(f"{found['run']}: the last round does not differ from the first (p = {bisection['p']:.2g})")
+    else:
+        since = f"from round {bisection['round']} on (p = {bisection['p']:.2g})"
+        line(f"{found['run']}: the auditor disagrees more often {since}")

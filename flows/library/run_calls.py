@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.agreement.asked import AgreeAsked, agree_asked
+from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
@@ -25,6 +26,7 @@ from gradus.tasks.runs.history import run_folder
 
 if TYPE_CHECKING:
     from gradus.flows.loop.dry_run import ComparisonForecast
+    from gradus.tasks.inspect.agreement.bisection import Bisected
     from gradus.tasks.inspect.agreement.pairs import Agreement
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
@@ -119,6 +121,27 @@ def amended(asked: AgreeAsked, found: "Agreement") -> Rerun | None:
     changes: dict[str, object] = {"rewards": [dict(each) for each in asked.rewards]}
     changes |= {} if asked.at is None else {"correct_at": asked.at}
     return planned_again(asked.rollouts[0], "score", from_round=divergence["round"], set=changes)
+
+
+@call
+@taking(bisect_asked)
+def bisect(asked: BisectAsked) -> "Bisected":
+    """Find the round from which an auditor disagrees more often with a run's own verdicts, by few of its verdicts.
+
+    `auditor` is a reward, or a .jsonl of labels, to which the rows are added that are to be labelled next: fill in
+    `correct` and call again.
+    """
+    return bisected(asked)
+
+
+def bisected(asked: BisectAsked) -> "Bisected":
+    """Bisect as asked for."""
+    with computing() as ready:
+        from gradus.flows.agreement.bisecting import bisect, bisect_ready
+
+        bisect_ready(Home.from_environment(), asked)
+        ready()
+        return cast("Callable[..., Bisected]", bisect)(**vars(asked))
 
 
 def foreseen(plan: Rerun) -> Forecast:

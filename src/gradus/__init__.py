@@ -14,7 +14,7 @@ _HOMES = {
     "flows.library.exchange_calls": ("export", "import_rollouts"),
     "flows.library.results": ("Artifact", "Run", "run", "runs", "sql"),
     "flows.library.run_calls": (
-        *("agree", "amend", "compare", "dry_compare", "dry_prune", "dry_rerun", "dry_restore", "dry_run"),
+        *("agree", "amend", "bisect", "compare", "dry_compare", "dry_prune", "dry_rerun", "dry_restore", "dry_run"),
         *("lab", "plan_comparison", "prune", "rerun", "restore", "train"),
     ),
     "flows.library.stage_calls": (

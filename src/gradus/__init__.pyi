@@ -13,6 +13,7 @@ from gradus.flows.library.results import runs as runs
 from gradus.flows.library.results import sql as sql
 from gradus.flows.library.run_calls import agree as agree
 from gradus.flows.library.run_calls import amend as amend
+from gradus.flows.library.run_calls import bisect as bisect
 from gradus.flows.library.run_calls import compare as compare
 from gradus.flows.library.run_calls import dry_compare as dry_compare
 from gradus.flows.library.run_calls import dry_prune as dry_prune

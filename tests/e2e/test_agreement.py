@@ -28,13 +28,24 @@ def anywhere(rows):
         found.append({"value": float(right), "correct": right})
     return found
 """
+OPPOSITE = """
+
+def opposite(rows):
+    # From round 2 on the truth is not what the run's reward says.
+    found = []
+    for row in rows:
+        numbers = re.findall(r"-?[0-9]+", row["completion"])
+        right = (row["answer"] in numbers[-1:]) is ("@r1" in row["group_id"])
+        found.append({"value": float(right), "correct": right})
+    return found
+"""
 SMALL = ("rounds=3", "curate.draw=8", "evaluate.every=3", "escalate=[]", "curate.sample.max_tokens=60")
 
 
 @pytest.fixture(scope="module")
 def trained(new_program: Callable[..., Program]) -> tuple[Program, dict[str, Any]]:
     program = new_program(warm=True)
-    (program.home / "mine.py").write_text(ANYWHERE)
+    (program.home / "mine.py").write_text(ANYWHERE + OPPOSITE)
     program.json("train", str(RECIPE), *[word for each in SMALL for word in ("--set", each)], "--run", "base")
     return program, program.json("agree", "mine.py:anywhere", "--rollouts", "base")
 
@@ -187,6 +198,60 @@ def test_rows_of_several_rounds_or_runs_count_once_and_in_the_rounds_of_each_run
     code, out, _ = program.run("agree", "numeric", "math", "--rollouts", "skips", COLUMNS="160")
     assert code == 0
     assert "skips: numeric and math make the same updates" in " ".join(out.split())
+
+
+def test_an_auditor_judges_some_rows_and_finds_the_round(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    found = program.json("bisect", "base", "--with", "mine.py:opposite", "--rows", "8", "--beside", "mine.py:anywhere")
+    bisection = found["found"]
+    assert bisection["round"] == 2
+    assert [(each["round"], each["rows"], each["differ"]) for each in bisection["audited"]] == [
+        (1, 8, 0),
+        (2, 8, 8),
+        (3, 8, 8),
+    ]
+    query = "select rollout_id from scores where map_keys(components)[1] = 'opposite'"
+    audited = {":".join(name.split(":")[-2:]) for (name,) in program.json("sql", query)["rows"]}
+    assert len(audited) == 24, "no row more than was audited"
+    assert doubted(program) <= audited
+    same = program.json("bisect", "base", "--with", "numeric", "--rows", "8")["found"]
+    assert (same["round"], same["p"], len(same["audited"])) == (None, 1.0, 2)
+
+
+def doubted(program: Program) -> set[str]:
+    """Rows of round 2 that `anywhere` takes for right and the run's own reward does not."""
+    gold = {name: row["answer"] for name, row in Made(program, "base").problems.items()}
+    return {
+        ":".join(row["rollout_id"].split(":")[-2:])
+        for row in Made(program, "base").sampled(2)
+        if gold[row["problem_id"]] in re.findall(r"-?[0-9]+", row["completion"]) and not row["correct"]
+    }
+
+
+def test_labels_of_a_person_find_the_round(trained: tuple[Program, dict[str, Any]]) -> None:
+    program, _ = trained
+    made = [(index, row) for index in (1, 2, 3) for row in Made(program, "base").sampled(index)]
+    truth = {row["rollout_id"]: row["correct"] is (index < 3) for index, row in made}
+    file = program.home / "labels.jsonl"
+    asked = ("bisect", "base", "--with", "labels.jsonl", "--rows", "6")
+    for num_new in (12, 6):
+        before = file.read_text() if file.exists() else ""
+        found = program.json(*asked)
+        assert (found["found"], found["to_label"]) == (None, num_new)
+        assert file.read_text().startswith(before)
+        rows = [json.loads(line) for line in file.read_text().splitlines()]
+        assert sum(row["correct"] is None for row in rows) == num_new
+        assert all(row["question"] and row["completion"] for row in rows)
+        labelled = [{**row, "correct": truth[row["rollout_id"]]} for row in rows]
+        file.write_text("".join(json.dumps(row) + "\n" for row in labelled))
+    assert program.json(*asked)["found"]["round"] == 3
+    code, out, _ = program.run(*asked, COLUMNS="160")
+    assert (code, "base: the auditor disagrees more often from round 3 on" in out) == (0, True)
+    file.write_text(file.read_text().replace("true", '"yes"', 1))
+    code, _, err = program.run(*asked)
+    assert (code, 'is "yes", no label' in err, "Traceback" in err) == (1, True, False)
+    code, _, err = program.run("bisect", "base")
+    assert (code, "there is no auditor" in err) == (2, True)
 
 
 def test_what_cannot_be_compared_is_refused(

@@ -1,0 +1,41 @@
+"""The arguments of `bisect`. Imports nothing that reads runs, since the command line declares them at its start."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from gradus.data.errors import UsageError
+from gradus.flows.parameters import KNOWN_RUN, Named, Taken, named
+
+LABELS = ".jsonl"
+
+
+@dataclass(frozen=True)
+class BisectAsked:
+    """The arguments of a bisection, called as those of its flow."""
+
+    run: str
+    auditor: Any
+    beside: Sequence[Any]
+    rows: int
+    at: float | None
+
+
+def bisect_asked(
+    run: Annotated[Named | str, KNOWN_RUN],
+    *,
+    auditor: Annotated[
+        Any, Taken("a reward as `score --reward` takes it, or a .jsonl of labels that you fill in", "--with")
+    ] = "",
+    beside: Annotated[
+        Sequence[Any], Taken("a cheap reward: rows on which it disagrees are audited first; repeatable")
+    ] = (),
+    rows: Annotated[int, Taken("rows of a round to audit, at most", least=1)] = 32,
+    at: Annotated[
+        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
+    ] = None,
+) -> BisectAsked:
+    """Return the arguments of a bisection; UsageError if there is no auditor."""
+    if not auditor:
+        raise UsageError("there is no auditor", hint="name a reward or a file: --with math, --with labels.jsonl")
+    return BisectAsked(named(run) if isinstance(run, str) else run.name, auditor, tuple(beside), rows, at)
