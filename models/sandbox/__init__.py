@@ -1,7 +1,7 @@
 """Programs of a model, run where they can reach nothing."""
 
 from gradus.models.sandbox.inside.cell import SEARCHED
-from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError, confined
+from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError, confined, way_here
 from gradus.models.sandbox.sandbox import Answered, Cell, Limits, Program, Ran, Sandbox, run_tests
 
 __all__ = [
@@ -16,4 +16,5 @@ __all__ = [
     "SandboxUnavailableError",
     "confined",
     "run_tests",
+    "way_here",
 ]

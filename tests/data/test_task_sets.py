@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradus.models.rewards import load, resolve
+from tests.sandboxes import needs_sandbox
 
 ROOT = Path(__file__).parents[2]
 TASKS = {path.stem: tomllib.loads(path.read_text()) for path in sorted((ROOT / "recipes" / "tasks").glob("*.toml"))}
@@ -23,7 +24,7 @@ def test_ten_kinds_are_bundled() -> None:
     assert all(task["evaluate"]["problems"] == f"bundled:{name}-heldout" for name, task in TASKS.items())
 
 
-@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs_sandbox) if n == "programs" else n for n in TASKS])
 def test_a_worked_solution_earns_the_whole_reward_and_that_of_another_problem_seldom(name: str) -> None:
     (reward,) = TASKS[name]["score"]["rewards"]
     judge = load(resolve(reward["name"], {key: value for key, value in reward.items() if key != "name"}))

@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from tests.e2e.conftest import Program
+from tests.sandboxes import needs_sandbox
+
+pytestmark = needs_sandbox
 
 RIGHT = "a, b = map(int, input().split())\nprint(a + b)"
 HALF = "a, b = map(int, input().split())\nprint(a + b if a < 2 else 'none')"
@@ -55,7 +58,7 @@ def program(new_program: Callable[..., Program]) -> Program:
 def test_problems_with_tests_and_no_answer_are_ingested_and_scored(program: Program) -> None:
     problems = program.json("ingest", "problems.jsonl", "--set", "answers=optional")
     asked = ("score", "--rollouts", "rollouts.jsonl", "--problems", problems["artifact"], "--reward", "program")
-    limits = ("--set", "rewards.0.test_s=0.5", "--set", "rewards.0.total_s=2.0")
+    limits = ("--set", "rewards.0.test_s=1.0", "--set", "rewards.0.total_s=4.0")
     share = program.json(*asked, *limits, "--set", "rewards.0.score=share")
     every = program.json(*asked, *limits)
     for found, worth in ((share, lambda passed: passed / 4), (every, lambda passed: float(passed == 4))):

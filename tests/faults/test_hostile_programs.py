@@ -10,6 +10,9 @@ import pytest
 
 from gradus.models.judging.pool import JudgePool
 from gradus.models.rewards import resolve
+from tests.sandboxes import needs_sandbox
+
+pytestmark = needs_sandbox
 
 IO = {"inputs": ["3 4", "10 20"], "outputs": ["12", "200"]}
 CALLS = {"fn_name": "mul", "inputs": [[3, 4], [10, 20]], "outputs": [12, 200]}

@@ -15,6 +15,9 @@ from gradus.models.rewards.judges.programs.languages import LANGUAGES, language_
 from gradus.models.rewards.judges.programs.program import judge_program
 from gradus.models.rewards.marked import marks_of_verdict
 from gradus.models.sandbox.inside.values import decoded, encoded
+from tests.sandboxes import needs_sandbox
+
+pytestmark = needs_sandbox
 
 SUMS = {"inputs": ["1 2\n", "3 4\n", "5 5\n", "0 0\n"], "outputs": ["3\n", "7\n", "10\n", "0\n"]}
 ADDS = "a, b = map(int, input().split())\nprint(a + b)"

@@ -27,7 +27,9 @@ from gradus.models.sandbox import (
     launchers,
     run_tests,
 )
+from tests.sandboxes import needs_sandbox
 
+pytestmark = needs_sandbox
 MIB = 1024 * 1024
 SMALL = Limits(memory_bytes=128 * MIB, disk_bytes=16 * MIB, output_bytes=64 * 1024, num_processes=16)
 
@@ -44,9 +46,11 @@ def only(way: type) -> Sandbox:
 
 @pytest.fixture(scope="module", params=[launchers.Namespaces, launchers.Bubblewrap], ids=lambda way: way.name)
 def sandbox(request: pytest.FixtureRequest):
-    if request.param is launchers.Bubblewrap and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
-    with only(request.param) as made:
+    try:
+        made = only(request.param)
+    except SandboxUnavailableError as error:
+        pytest.skip(str(error))
+    with made:
         yield made
 
 
@@ -228,11 +232,10 @@ def test_shared_memory_counts(sandbox: Sandbox) -> None:
 
 
 def test_a_fork_bomb_ends_with_its_cell(sandbox: Sandbox) -> None:
-    before = len(psutil.pids())
     found = ran(sandbox, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", limit_s=2.0)
     assert found.ended in {"processes", "memory", "time"}
     assert said(sandbox, "print('alive')") == "alive"
-    assert len(psutil.pids()) < before + 30
+    assert len(psutil.Process().children(recursive=True)) < 30
 
 
 def test_output_is_limited(sandbox: Sandbox) -> None:
@@ -250,17 +253,16 @@ def test_the_disk_is_limited_in_bytes_and_files(sandbox: Sandbox) -> None:
 def test_nothing_is_left_running(sandbox: Sandbox) -> None:
     code = """
         import os, time
+        print(len([name for name in os.listdir("/proc") if name.isdigit()]), flush=True)
         if os.fork() == 0:
             os.setsid()
             if os.fork() == 0:
                 time.sleep(600)
             os._exit(0)
-        print(len([name for name in os.listdir("/proc") if name.isdigit()]), open("left").read())
-        open("left", "a").write("x")
     """
-    with sandbox.open(Program("open('left', 'a')\n" + textwrap.dedent(code))) as program:
+    with sandbox.open(Program(textwrap.dedent(code))) as program:
         started = time.monotonic()
-        assert [program.run(limit_s=5.0).stdout.split()[0] in "23" for _ in range(3)] == [True] * 3
+        assert [program.run(limit_s=5.0).stdout for _ in range(3)] == ["2\n"] * 3
         assert time.monotonic() - started < 4
 
 

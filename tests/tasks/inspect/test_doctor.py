@@ -11,6 +11,7 @@ import pytest
 from gradus.models.sandbox import launchers
 from gradus.tasks.inspect import doctor
 from gradus.tasks.inspect.doctor import checks
+from tests.sandboxes import needs_sandbox
 
 
 def test_every_check_of_this_machine_is_made_and_every_no_has_a_cure(tmp_path: Path) -> None:
@@ -81,6 +82,7 @@ def test_a_workflow_server_that_is_named_must_answer(monkeypatch: pytest.MonkeyP
         assert "unset PREFECT_API_URL" in doctor.workflow()["cure"]
 
 
+@needs_sandbox
 def test_without_a_sandbox_the_doctor_says_what_was_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert doctor.sandbox()["ok"]
     monkeypatch.setattr(launchers, "WAYS", (launchers.Bubblewrap,))

@@ -11,6 +11,7 @@ from gradus.models.sandbox import launchers
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.stages.score import trial
 from gradus.tasks.stages.score.trial import try_rewards
+from tests.sandboxes import needs_sandbox
 
 REWARDS = """
 import time
@@ -60,6 +61,7 @@ def test_a_reward_that_can_judge_no_row_is_refused_and_others_are_not(
     tried("unable", "right", "slow")
 
 
+@needs_sandbox
 def test_a_training_on_programs_needs_a_sandbox(
     problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
