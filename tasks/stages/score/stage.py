@@ -31,7 +31,7 @@ from gradus.models.judging.pool import (
     JudgeStartError,
     TimedVerdict,
 )
-from gradus.models.rewards import RewardSpec, resolve
+from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.tasks.artifacts.token_places import bounds_of
@@ -53,6 +53,7 @@ from gradus.tasks.stages.score.score_report import (
     sample,
     summary,
 )
+from gradus.tasks.stages.score.specs import spec_of
 from gradus.tasks.stages.score.verdicts import decider
 
 MAX_JUDGES = 16
@@ -240,15 +241,7 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
     if not math.isfinite(reward.weight):
         raise UsageError(f"the weight of {reward.name} is {reward.weight}", hint="give a finite number")
     try:
-        return resolve(
-            reward.name,
-            reward.settings,
-            sha256=reward.source_sha256,
-            modules=reward.modules,
-            variables=reward.variables,
-            isolated=reward.isolated,
-            max_chars=max_chars,
-        )
+        return spec_of(reward, max_chars)
     except ValueError as error:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
 

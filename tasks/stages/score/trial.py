@@ -18,6 +18,7 @@ from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.host.logs import log_name
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.score.score_report import plain
+from gradus.tasks.stages.score.specs import spec_of
 
 _LIMIT_S = 5.0
 """A reward that takes longer is not wrong: it is not tried to the end."""
@@ -37,14 +38,7 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
     found = [reward for reward in rewards if not reward.is_ours]
     rows = trial_rows(store.read(problems).slice(0, 2).to_pylist()) if found else []
     for reward in map(pinned_component, found):
-        spec = resolve(
-            reward.name,
-            reward.settings,
-            sha256=reward.source_sha256,
-            modules=reward.modules,
-            variables=reward.variables,
-            isolated=reward.isolated,
-        )
+        spec = spec_of(reward)
         log = logs / log_name(spec.name)
         try:
             verdicts = tried(spec, rows, limit_s=_LIMIT_S, log=log)
