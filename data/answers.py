@@ -4,6 +4,7 @@ normalised_gold("1,200")        # "1200"
 number(r"\frac{2400}{2}")       # Fraction(1200)
 """
 
+import json
 import re
 import unicodedata
 from collections.abc import Iterator
@@ -50,6 +51,18 @@ def normalised_gold(text: str) -> str:
     if value is None:
         return " ".join(plain(text).split())
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
+
+
+def further_golds(extra: str | None) -> list[str]:
+    """Return the answers that are as right as the gold of a problem: the list `golds` of its `extra`, JSON.
+
+    >>> further_golds('{"golds": ["x = 3", 3]}')
+    ['x = 3', '3']
+    """
+    if extra is None or '"golds"' not in extra:
+        return []
+    golds = json.loads(extra).get("golds")
+    return [str(gold) for gold in golds if isinstance(gold, str | int | float)] if isinstance(golds, list) else []
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, Fraction]]:

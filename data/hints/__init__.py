@@ -6,6 +6,7 @@ A strategy may declare that it reveals the answer: its hints are for waves that 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gradus.data.answers import further_golds
 from gradus.data.hints.leaks import leaks
 from gradus.data.records import Problem
 
@@ -44,13 +45,14 @@ def hints_of(
     """
     if problem["answer"] is None:
         return [], "no gold answer"
+    golds = [problem["answer"], *further_golds(problem.get("extra"))]
     hints: list[Hint] = []
     reason = NONE
     for level, fraction in enumerate(fractions, start=1):
         text = strategy(problem, fraction)
         if isinstance(text, NoHint):
             reason = text.reason
-        elif text and not reveals and leaks(text, problem["answer"], problem["question"] or ""):
+        elif text and not reveals and any(leaks(text, gold, problem["question"] or "") for gold in golds):
             reason = REVEALS
         elif text:
             hints.append(Hint(problem["problem_id"], level, fraction, text, reveals))
@@ -60,4 +62,5 @@ def hints_of(
 def states_early(problem: Problem) -> bool:
     """Return whether a step before the last states the gold answer, so that hints end before it."""
     steps = [line for line in (problem["solution"] or "").split("\n") if line.strip()]
-    return leaks("\n".join(steps[:-1]), problem["answer"] or "", problem["question"] or "") if steps[1:] else False
+    early, golds = "\n".join(steps[:-1]), [problem["answer"] or "", *further_golds(problem.get("extra"))]
+    return bool(steps[1:]) and any(leaks(early, gold, problem["question"] or "") for gold in golds)

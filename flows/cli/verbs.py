@@ -59,7 +59,7 @@ def train_or_say(plan: Rerun, *, as_json: bool, dry_run: bool) -> None:
 @options_of(run_calls.train, "recipe", "method", "overlap")
 def demo(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> None:
     """The whole loop on bundled problems with a bundled policy, on a CPU, in minutes; --task NAME on other ones."""
-    recipe = "tasks" if given["task"] else "demo"
+    recipe = "tasks" if given.get("task") else "demo"
     train_or_say(planned(recipe, **given), as_json=as_json, dry_run=dry_run)
 
 

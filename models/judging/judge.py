@@ -28,7 +28,7 @@ from typing import BinaryIO, cast
 from gradus.components.user_modules import Module, UserFileError, describe, executed, named_function, stranger, watch
 from gradus.models.judging.messages import Hello, Message, judged
 from gradus.models.rewards import RewardSpec, load
-from gradus.models.rewards.base import Verdict, failed
+from gradus.models.rewards.base import Verdict, best, failed
 from gradus.models.rewards.user import (
     BatchRefusedError,
     RewardFunction,
@@ -111,8 +111,9 @@ def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], 
     judge_row = load(spec)
 
     def one(row: RowJson) -> Verdict:
-        gold = row.get("answer")
-        return judge_row(row, "" if gold is None else str(gold))
+        gold, further = row.get("answer"), cast("list[str]", row.get("golds") or [])
+        first = [] if gold is None and further else ["" if gold is None else str(gold)]
+        return best(judge_row(row, each) for each in [*first, *further])
 
     return lambda line, say: _each(json.loads(line)["rows"], one, say, item_timeout_s)
 

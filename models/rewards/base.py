@@ -1,6 +1,7 @@
 """Verdict of a reward on one completion."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -42,6 +43,16 @@ def judged(*, correct: bool, extracted: str) -> Verdict:
 def unparsed(extracted: str | None = None) -> Verdict:
     """0: the completion holds no answer that can be read."""
     return Verdict(0.0, "unparsed", extracted[:MAX_EXTRACTED_CHARS] if extracted else None)
+
+
+def best(verdicts: Iterable[Verdict]) -> Verdict:
+    """The first verdict that is correct, else that of the highest value, else the first: of one for each gold."""
+    found: list[Verdict] = []
+    for verdict in verdicts:
+        if verdict.outcome == "correct":
+            return verdict
+        found.append(verdict)
+    return max(found, key=lambda each: -math.inf if each.value is None else each.value)
 
 
 def failed(error: str) -> Verdict:

@@ -47,7 +47,13 @@ def finished(
     (program.home / "mine.py").write_text(reward[1])
     problems, difficulty = calm.outputs(run, "ingest")[0], calm.outputs(run, "difficulty")[-1]
     named = {"P": problems.relative_to(calm.home / "lake"), "D": difficulty.relative_to(calm.home / "lake")}
-    files = {"FILE": "mine.jsonl", "path/to/file.py:function": "mine.py:function"}
+    tests = {"inputs": ["1 2\n"], "outputs": ["3\n"]}
+    problem = {"problem_id": "add", "question": "Add.", "tests": tests}
+    (program.home / "tested.jsonl").write_text(json.dumps(problem) + "\n")
+    code = "```python\nprint(sum(map(int, input().split())))\n```"
+    (program.home / "programs.jsonl").write_text(json.dumps({"problem_id": "add", "completion": code}) + "\n")
+    tested = program.json("ingest", "tested.jsonl", "--set", "answers=optional")["artifact"]
+    files = {"FILE": "mine.jsonl", "path/to/file.py:function": "mine.py:function", "problems/DIGEST": tested}
     return program, {"RUN": run, **files, **{name: str(ref) for name, ref in named.items()}}
 
 

@@ -278,7 +278,7 @@ def change_by_hand(served: Served) -> None:
     (nightly,) = train["schedules"]
     assert (nightly["slug"], nightly["active"], nightly["parameters"]) == ("nightly", False, {"recipe": "demo"})
     form = train["parameter_openapi_schema"]
-    assert list(form["properties"]) == ["recipe", "method", "rounds", "engine", "overlap", "set", "run"]
+    assert list(form["properties"]) == ["recipe", "method", "task", "rounds", "engine", "overlap", "set", "run"]
     assert form["required"] == ["recipe"]
     assert form["properties"]["recipe"]["type"] == "string"
     assert "bundled recipe" in form["properties"]["recipe"]["description"]

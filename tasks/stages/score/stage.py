@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Ints, nulls
+from gradus.data.answers import further_golds
+from gradus.data.arrays import Ints, ints, nulls, pc
 from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import MARKS, SCORES, cast_to_schema
 from gradus.data.records import JsonObject
@@ -228,7 +229,8 @@ def _read(ctx: StageContext, config: ScoreConfig, specs: Sequence[RewardSpec]) -
     if len(unnamed):
         number = int(unnamed[0]) + 1
         raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
-    return table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed])
+    golds = any(spec.needs_gold for spec in specs)
+    return table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed], golds=golds)
 
 
 def _specs(config: ScoreConfig) -> list[RewardSpec]:
@@ -264,14 +266,21 @@ def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: 
     return [pools[key] for key in keys]
 
 
-def _problems(ctx: StageContext, columns: Sequence[str]) -> dict[str, Row]:
+def _problems(ctx: StageContext, columns: Sequence[str], *, golds: bool) -> dict[str, Row]:
+    """Return the columns of each problem that are not null, and with `golds` the answers beside its gold."""
     if not ctx.inputs.get("problems"):
         return {}
     table = ctx.table("problems", ["problem_id", *columns])
-    return {
+    found = {
         row["problem_id"]: {k: v for k, v in row.items() if v is not None and k != "problem_id"}
         for row in table.to_pylist()
     }
+    if golds:
+        extra = ctx.table("problems", ["problem_id", "extra"])
+        some = np.flatnonzero(ints(pc.count_substring_regex(extra.column("extra"), '"golds"')))
+        for row in extra.take(pa.array(some)).to_pylist():
+            found[row["problem_id"]]["golds"] = further_golds(row["extra"])
+    return found
 
 
 def _replaced(table: pa.Table, places: Ints, rows: pa.Table) -> pa.Table:
@@ -314,14 +323,14 @@ def _obstacle(row: Row, spec: RewardSpec) -> str:
     """Return the reason that no judge can take this row; empty if one can."""
     if "completion" not in row:
         return f"the request failed: {row['error']}" if row.get("error") else "no completion"
-    return "no gold answer" if spec.needs_gold and "answer" not in row else ""
+    return "no gold answer" if spec.needs_gold and not {"answer", "golds"} & row.keys() else ""
 
 
 def _view(row: Row, spec: RewardSpec) -> Row:
     """Return the row that a reward sees: a user's function everything, ours no more than they read."""
     if spec.is_user:
         return {"answer": None, **row}
-    more = {name: row[name] for name in spec.columns if name in row}
+    more = {name: row[name] for name in (*spec.columns, *(["golds"] if spec.needs_gold else [])) if name in row}
     return {"completion": row["completion"], "answer": row.get("answer"), **more}
 
 
