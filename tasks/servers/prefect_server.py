@@ -309,8 +309,10 @@ def _launch(home: Path, address: str, listener: int, lease: str, *, schedules: b
     if is_migrated(Path(prefect_home(home)), fingerprint()):
         env["PREFECT_API_DATABASE_MIGRATE_ON_START"] = "false"
     process, log_start = _spawn(home, listener, env)
+    # Described before anybody waits for it: one that has ended at once is still known to the kernel.
+    found = describe(home, address, process.pid, lease, schedules=schedules)
     threading.Thread(target=process.wait, daemon=True).start()  # it may leave before this process ends, as no zombie
-    return describe(home, address, process.pid, lease, schedules=schedules), log_start
+    return found, log_start
 
 
 def _spawn(home: Path, listener: int, env: dict[str, str]) -> tuple["subprocess.Popen[bytes]", int]:

@@ -325,6 +325,18 @@ def test_a_server_that_cannot_be_started_again_is_lost_with_a_sentence(
     assert "prefect-background.log" in str(caught.value.hint)
 
 
+def test_a_server_that_ended_at_once_is_described_before_it_is_waited_for(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(5):
+        process = subprocess.Popen([sys.executable, "-c", ""])
+        until(lambda pid=process.pid: psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
+        monkeypatch.setattr(prefect_server, "_spawn", lambda *_, made=process: (made, 0))
+        found, _ = prefect_server._launch(home, "http://127.0.0.1:1", 0, "lease", schedules=False)
+        assert (found.pid, found.lives) == (process.pid, False)
+        until(lambda pid=process.pid: not psutil.pid_exists(pid))
+
+
 def test_the_secret_goes_to_the_homes_own_server_alone(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def known() -> str | None:
         with prefect_api(Home(home)) as ready:
