@@ -2,7 +2,8 @@
 
 import os
 import statistics
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -28,3 +29,17 @@ def peak_bytes(*, anew: bool = False) -> int:
         Path("/proc/self/clear_refs").write_text("5")
     line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
+
+
+def print_rates(acts: Mapping[str, Callable[[], float]], num_rows: int, turns: int, unit: str) -> None:
+    """Run acts in turns and print for each the rows a second, by the median of its turns, and its last result."""
+    seconds: dict[str, list[float]] = {name: [] for name in acts}
+    means: dict[str, float] = {}
+    for _ in range(turns):
+        for name, act in acts.items():
+            started = time.perf_counter()
+            means[name] = act()
+            seconds[name].append(time.perf_counter() - started)
+    print(f"{'':28}{unit:>14}{'mean reward':>14}")
+    for name, taken in seconds.items():
+        print(f"{name:28}{num_rows / statistics.median(taken):14,.1f}{means[name]:14.3f}")

@@ -9,10 +9,8 @@ are warm. `subprocess` runs `python -I -c` with no isolation, `bwrap` the same i
 
 import argparse
 import shutil
-import statistics
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 import psutil  # noqa: E402 - the checkout comes first
+from common import print_rates  # noqa: E402
 
 from gradus.models.judging.pool import JudgePool  # noqa: E402
 from gradus.models.rewards import resolve  # noqa: E402
@@ -72,16 +71,8 @@ def speed(num_rows: int, num_tests: int, turns: int) -> None:
         acts["bwrap"] = plain(rows, [bwrap, "--unshare-all", "--ro-bind", "/", "/", "--die-with-parent"])
     pools = [pooled(rows, num_workers) for num_workers in (1, 2)]
     acts |= {f"program, {at} judges": act for at, (act, _) in enumerate(pools, 1)}
-    seconds: dict[str, list[float]] = {name: [] for name in acts}
-    means: dict[str, float] = {}
-    for _ in range(turns):
-        for name, act in acts.items():
-            started = time.perf_counter()
-            means[name] = act()
-            seconds[name].append(time.perf_counter() - started)
-    print(f"{num_rows} programs of {num_tests} tests, {turns} turns\n{'':22}{'programs/s':>12}{'mean reward':>14}")
-    for name, taken in seconds.items():
-        print(f"{name:22}{num_rows / statistics.median(taken):12,.1f}{means[name]:14.3f}")
+    print(f"{num_rows} programs of {num_tests} tests, {turns} turns")
+    print_rates(acts, num_rows, turns, "programs/s")
     for _, pool in pools:
         pool.close()
 

@@ -2,6 +2,7 @@
 
     python benchmarks/reward_hole.py --runs 20          # as many of each, in a folder that is removed
     python benchmarks/reward_hole.py --rows 100000      # seconds to compare stored scores that differ on 1 % of them
+    python benchmarks/reward_hole.py --bisect 300       # how often `gradus bisect` would find a simulated round
 
 The hole: any number of a completion counts as its answer. The auditor is `numeric`, which reads the last one. No token
 is sampled for it.
@@ -13,6 +14,7 @@ import random
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +26,7 @@ import pyarrow as pa  # noqa: E402
 import gradus  # noqa: E402
 from gradus.data.intervals import LEVEL  # noqa: E402
 from gradus.data.lake.store import Store  # noqa: E402
+from gradus.tasks.inspect.agreement.bisection import Audited, search  # noqa: E402
 from gradus.tasks.inspect.agreement.pairs import Judged, agreement  # noqa: E402
 from gradus.tasks.runtime.kept_workers import keeping_workers  # noqa: E402
 
@@ -95,12 +98,38 @@ def compare(num_rows: int) -> None:
     print(f"{found['rollouts']} rows, {found['pairs'][0]['num_flips']} other verdicts: {took:.1f} s")
 
 
+def bisections(num: int) -> None:
+    """Print how often a step of the auditor's disagreement is found within one round, and false alarms without one."""
+    drawn = np.random.default_rng(0)
+    for before, after in ((0.02, 0.5), (0.05, 0.3), (0.05, 0.05)):
+        for num_rows in (8, 16, 32):
+            near = named = 0
+            for _ in range(num):
+                begin = int(drawn.integers(3, ROUNDS))
+                rates = [after if index >= begin else before for index in range(ROUNDS + 1)]
+                found = search(range(1, ROUNDS + 1), partial(audited, drawn, rates, num_rows))["round"]
+                named += found is not None
+                near += found is not None and abs(found - begin) <= 1
+            print(
+                f"{before:.0%} to {after:.0%}, {num_rows} rows a round: named {named / num:.0%}, near {near / num:.0%}"
+            )
+
+
+def audited(drawn: np.random.Generator, rates: list[float], num_rows: int, index: int) -> Audited:
+    """Return an audited round whose rows differ at its rate."""
+    return {"round": index, "rows": num_rows, "differ": int(drawn.binomial(num_rows, rates[index]))}
+
+
 def main() -> None:
     """Print each run, then the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--rows", type=int)
+    parser.add_argument("--bisect", type=int)
     asked = parser.parse_args()
+    if asked.bisect:
+        bisections(asked.bisect)
+        return
     if asked.rows:
         compare(asked.rows)
         return

@@ -11,7 +11,6 @@ with all others judged. `--memory` judges the rows in one call and prints the me
 import argparse
 import json
 import logging
-import statistics
 import sys
 import tempfile
 import time
@@ -23,6 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
 import psutil  # noqa: E402 - the checkout comes first
+from common import print_rates  # noqa: E402
 
 from gradus.models.judging.pool import JudgePool  # noqa: E402
 from gradus.models.rewards import resolve  # noqa: E402
@@ -100,16 +100,8 @@ def speed(num_rows: int, turns: int) -> None:
     for name, given in {"math": rows, "numeric": rows, **more}.items():
         for num_workers in (1, 2):
             acts[f"{name}, {num_workers} judges"] = pooled(name, given, num_workers)
-    seconds: dict[str, list[float]] = {name: [] for name in acts}
-    means: dict[str, float] = {}
-    for _ in range(turns):
-        for name, (act, _pool) in acts.items():
-            started = time.perf_counter()
-            means[name] = act()
-            seconds[name].append(time.perf_counter() - started)
-    print(f"{num_rows:,} rows, {turns} turns\n{'':28}{'rows/s':>12}{'mean reward':>14}")
-    for name, taken in seconds.items():
-        print(f"{name:28}{num_rows / statistics.median(taken):12,.0f}{means[name]:14.3f}")
+    print(f"{num_rows:,} rows, {turns} turns")
+    print_rates({name: act for name, (act, _) in acts.items()}, num_rows, turns, "rows/s")
     for _, pool in acts.values():
         if pool is not None:
             pool.close()

@@ -61,8 +61,13 @@ def further_golds(extra: str | None) -> list[str]:
     """
     if extra is None or '"golds"' not in extra:
         return []
-    golds = json.loads(extra).get("golds")
-    return [str(gold) for gold in golds if isinstance(gold, str | int | float)] if isinstance(golds, list) else []
+    try:
+        held = json.loads(extra)
+    except (ValueError, RecursionError):
+        return []
+    golds = held.get("golds") if isinstance(held, dict) else None
+    known = [gold for gold in golds if isinstance(gold, str | int | float)] if isinstance(golds, list) else []
+    return [str(gold) for gold in known if not isinstance(gold, bool)]
 
 
 def numbers_in(text: str) -> Iterator[tuple[int, Fraction]]:

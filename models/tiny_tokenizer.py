@@ -17,11 +17,16 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     escaped = [phrase.replace("+", r"\+") for phrase in PHRASES]
     tokenizer.pre_tokenizer = Split(Regex("|".join([*escaped, r"[\s\S]"])), "isolated")
     tokenizer.decoder = decoders.Fuse()
+    return loadable(tokenizer, 256)
+
+
+def loadable(tokenizer: Tokenizer, context_tokens: int) -> PreTrainedTokenizerFast:
+    """Return a tokenizer that has PAD, END and UNKNOWN as one that AutoTokenizer loads."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
         unk_token=UNKNOWN,
         clean_up_tokenization_spaces=False,
-        model_max_length=256,
+        model_max_length=context_tokens,
     )

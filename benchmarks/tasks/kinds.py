@@ -211,7 +211,7 @@ def _clause(num: int, rng: np.random.Generator) -> list[int]:
 
 def translation(level: int, rng: np.random.Generator) -> Made:
     """A sentence word by word from a fixed list."""
-    words = [str(word) for word in rng.choice(tuple(DICTIONARY), 2 * level + int(rng.integers(2)))]
+    words = _some(rng, tuple(DICTIONARY), 2 * level + int(rng.integers(2)))
     wanted = " ".join(DICTIONARY[word] for word in words)
     return f"Translate: {' '.join(words)}\n", wanted, wanted, {}
 

@@ -20,11 +20,11 @@ from transformers import PreTrainedTokenizerFast
 
 import gradus
 from gradus.models.policy import new_policy
+from gradus.models.tiny_tokenizer import END, PAD, UNKNOWN, loadable
 
 NUM_TRAINED, NUM_HELD_OUT, NUM_LESSONS = 240, 60, 8_000
 """Problems to train on, problems to evaluate with, and lessons of each kind."""
 VOCABULARY, CONTEXT_TOKENS = 512, 320
-PAD, END, UNKNOWN = "<pad>", "<end>", "<unknown>"
 PRINTABLE = ["\n", *map(chr, range(32, 127))]
 SHAPE = {"width": 192, "layers": 5, "heads": 6}
 LESSONS = {"steps": 2000, "decay_steps": 2200, "batch_rows": 64, "lr": 2e-3, "warmup_steps": 100}
@@ -46,14 +46,7 @@ def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
         vocab_size=VOCABULARY, special_tokens=special, initial_alphabet=PRINTABLE, limit_alphabet=len(PRINTABLE)
     )
     tokenizer.train_from_iterator(texts, trainer)
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        eos_token=END,
-        unk_token=UNKNOWN,
-        clean_up_tokenization_spaces=False,
-        model_max_length=CONTEXT_TOKENS,
-    )
+    return loadable(tokenizer, CONTEXT_TOKENS)
 
 
 def main() -> None:

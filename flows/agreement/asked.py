@@ -8,6 +8,8 @@ from typing import Annotated, Any
 from gradus.data.errors import UsageError
 from gradus.flows.parameters import Input, Named, Taken, named, runs
 
+AT = Taken("a reward without a verdict of its own counts as right from this value on")
+
 
 @dataclass(frozen=True)
 class AgreeAsked:
@@ -30,9 +32,7 @@ def agree_asked(
         Sequence[Input | Named], Taken("a run (`gradus runs`) or rollouts/DIGEST; repeatable", complete=runs)
     ] = (),
     problems: Annotated[Input, Taken("problems, where the rollouts name none")] = "",
-    at: Annotated[
-        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
-    ] = None,
+    at: Annotated[float | None, AT] = None,
     together: Annotated[
         bool, Taken("sum the rewards, as those of a run are, and compare the sum with the run's own")
     ] = False,

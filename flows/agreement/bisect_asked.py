@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from gradus.data.errors import UsageError
+from gradus.flows.agreement.asked import AT
 from gradus.flows.parameters import KNOWN_RUN, Named, Taken, named
 
 LABELS = ".jsonl"
@@ -31,9 +32,7 @@ def bisect_asked(
         Sequence[Any], Taken("a cheap reward: rows on which it disagrees are audited first; repeatable")
     ] = (),
     rows: Annotated[int, Taken("rows of a round to audit, at most", least=1)] = 32,
-    at: Annotated[
-        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
-    ] = None,
+    at: Annotated[float | None, AT] = None,
 ) -> BisectAsked:
     """Return the arguments of a bisection; UsageError if there is no auditor."""
     if not auditor:

@@ -27,10 +27,9 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.agreement.bisection import Audited, Bisected, chosen_rows, search
 from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
-from gradus.tasks.runs.spending import is_evaluation
+from gradus.tasks.inspect.agreement.pairs import is_learned, no_verdict
 from gradus.tasks.runtime.stage_adapter import Session
 
-_PROFILE = "profile"
 _ASKED = ("rollout_id", "problem_id", "prompt", "completion")
 """Columns of a rollout that the user reads."""
 
@@ -81,11 +80,7 @@ class BisectReady:
 def bisect_ready(home: Home, asked: BisectAsked) -> BisectReady:
     """Return rollouts, auditor and cheap rewards; UsageError if there are none, or a reward cannot be used."""
     store = Store(home.lake)
-    stored = [
-        each
-        for each in stored_of(home, store, asked.run)
-        if each.round and each.purpose != _PROFILE and not is_evaluation(each.purpose)
-    ]
+    stored = [each for each in stored_of(home, store, asked.run) if is_learned(each.round, each.purpose)]
     if len({each.round for each in stored}) < 2:
         raise UsageError(f"run {asked.run} has no two rounds that were scored", hint="`gradus runs` lists runs")
     is_file = isinstance(asked.auditor, str) and asked.auditor.endswith(LABELS)
@@ -101,6 +96,7 @@ class _Bisecting:
         self._ready = ready
         self._store = store
         self._num_rows = num_rows
+        self._chosen: dict[int, pa.Table] = {}
         self._labels = read_labels(ready.labels) if ready.labels else {}
 
     def found(self) -> Bisected:
@@ -108,34 +104,37 @@ class _Bisecting:
         rounds = sorted({each.round for each in self._ready.stored})
         labels = str(self._ready.labels) if self._ready.labels else None
         answer: Bisected = {"run": self._ready.stored[0].run, "found": None, "labels": labels, "to_label": 0}
-        missing = [rows for index in (rounds[0], rounds[-1]) if len(rows := self._unlabelled(index))]
-        if missing:
-            return self._to_label(answer, pa.concat_tables(missing))
         try:
+            # Both ends at once: the user labels them in one go.
+            self._refuse_unlabelled(rounds[0], rounds[-1])
             return {**answer, "found": search(rounds, self._audit)}
         except _UnlabelledError as error:
-            return self._to_label(answer, error.rows)
-
-    def _to_label(self, answer: Bisected, rows: pa.Table) -> Bisected:
-        assert self._ready.labels is not None
-        ask_for(self._ready.labels, rows.to_pylist())
-        return {**answer, "to_label": len(rows)}
+            assert self._ready.labels is not None
+            ask_for(self._ready.labels, error.rows.to_pylist())
+            return {**answer, "to_label": len(error.rows)}
 
     def _audit(self, index: int) -> Audited:
         rows = self._rows(index)
         own = bools(rows.column("own"))
         if self._ready.labels:
-            if len(missing := self._unlabelled(index)):
-                raise _UnlabelledError(missing)
+            self._refuse_unlabelled(index)
             names = rows.column("rollout_id").to_pylist()
             differ = [self._labels[name] is not bool(right) for name, right in zip(names, own, strict=True)]
             return {"round": index, "rows": len(rows), "differ": sum(differ)}
-        verdict = self._verdicts(self._ready.auditor[0], self._subset(rows), self._problems(index), index, "audit")
+        auditor = self._ready.auditor[0]
+        verdict = self._verdicts(auditor, self._subset(rows), self._problems(index), index, "audit")
         known = ~np.isnan(verdict)
+        if not known.any():
+            raise no_verdict(auditor.rewards[0].short, len(rows))
         return {"round": index, "rows": int(known.sum()), "differ": int(((verdict == 1) != own)[known].sum())}
 
     def _rows(self, index: int) -> pa.Table:
         """Return the rows of a round that are audited, with the run's own verdict."""
+        if index not in self._chosen:
+            self._chosen[index] = self._choose(index)
+        return self._chosen[index]
+
+    def _choose(self, index: int) -> pa.Table:
         parts = list[pa.Table]()
         for each in (each for each in self._ready.stored if each.round == index):
             assert each.own is not None
@@ -178,10 +177,14 @@ class _Bisecting:
     def _problems(self, index: int) -> list[Ref]:
         return list(dict.fromkeys(ref for each in self._ready.stored if each.round == index for ref in each.problems))
 
+    def _refuse_unlabelled(self, *rounds: int) -> None:
+        """Raise _UnlabelledError with the rows of these rounds that have no label, if the user labels."""
+        missing = [rows for index in rounds if len(rows := self._unlabelled(index))] if self._ready.labels else []
+        if missing:
+            raise _UnlabelledError(pa.concat_tables(missing))
+
     def _unlabelled(self, index: int) -> pa.Table:
         rows = self._rows(index)
-        if not self._ready.labels:
-            return rows.slice(0, 0)
         without = [self._labels.get(name) is None for name in rows.column("rollout_id").to_pylist()]
         asked = rows.select([name for name in _ASKED if name in rows.column_names]).filter(
             pa.array(without, pa.bool_())

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, cast
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.agreement.asked import AgreeAsked, agree_asked
+from gradus.flows.agreement.asked import AT, AgreeAsked, agree_asked
 from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
@@ -91,9 +91,7 @@ def amend_asked(
         Sequence[Component], Taken("the rewards that it should have had: NAME[=WEIGHT] each", argument=True)
     ],
     *,
-    at: Annotated[
-        float | None, Taken("a reward without a verdict of its own counts as right from this value on")
-    ] = None,
+    at: Annotated[float | None, AT] = None,
 ) -> AgreeAsked:
     """Return the comparison of a run's own rewards with others, summed; UsageError if there can be none."""
     name = run_folder(Home.from_environment().runs, _name(run)).name

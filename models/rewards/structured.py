@@ -10,9 +10,9 @@ import re
 from typing import Any, TypeGuard
 
 from gradus.models.rewards.base import Row
-from gradus.models.rewards.text import marked_answer, strip_invisible, visible_text
+from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
-_FENCED = re.compile(r"```[A-Za-z0-9_+-]*[ \t]*\n(.*?)```", re.DOTALL)
+_FENCED = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)```", re.DOTALL)
 
 
 class _NoneError(ValueError):
@@ -52,10 +52,15 @@ def answer_text(row: Row, max_chars: int) -> str | None:
     return None if text is None else strip_invisible(text)
 
 
+def last_block(text: str) -> re.Match[str] | None:
+    """Return the last block between fences: its first group is the language, its second the content."""
+    return last_match(_FENCED, text)
+
+
 def last_fenced(text: str) -> str | None:
     """Return the content of the last block between fences; None without one."""
-    blocks = _FENCED.findall(text)
-    return blocks[-1] if blocks else None
+    block = last_block(text)
+    return block and block[2]
 
 
 def parsed(text: str) -> Any:

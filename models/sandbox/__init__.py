@@ -1,20 +1,31 @@
 """Programs of a model, run where they can reach nothing."""
 
 from gradus.models.sandbox.inside.cell import SEARCHED
-from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError, confined, way_here
-from gradus.models.sandbox.sandbox import Answered, Cell, Limits, Program, Ran, Sandbox, run_tests
+from gradus.models.sandbox.isolation import available_backend, confined
+from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError
+from gradus.models.sandbox.sandbox import (
+    Answered,
+    Cell,
+    CellLostError,
+    Limits,
+    Program,
+    Ran,
+    Sandbox,
+    run_tests,
+)
 
 __all__ = [
     "NEEDED",
     "SEARCHED",
     "Answered",
     "Cell",
+    "CellLostError",
     "Limits",
     "Program",
     "Ran",
     "Sandbox",
     "SandboxUnavailableError",
+    "available_backend",
     "confined",
     "run_tests",
-    "way_here",
 ]

@@ -1,10 +1,9 @@
-"""Two ways into the sandbox: namespaces of our own, or bubblewrap where the machine allows namespaces to it alone.
+"""Two backends of the sandbox: our own namespaces, or bubblewrap if the machine allows namespaces to it alone.
 
 Both open a cell (gradus.models.sandbox.inside.cell) and return the socket to speak to it.
 """
 
 import contextlib
-import functools
 import json
 import shutil
 import socket
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gradus.models.sandbox.inside import __file__ as _inside
-from gradus.models.sandbox.inside.cell import SCRATCH, SEARCHED
+from gradus.models.sandbox.inside.cell import SEARCHED
 from gradus.models.sandbox.inside.linux import INNER_ID
 
 START_LIMIT_S = 20.0
@@ -27,10 +26,8 @@ SYSTEM_FOLDERS = (
 _ENVIRONMENT = {"PATH": SEARCHED, "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "MALLOC_ARENA_MAX": "2"}
 """Sets print alike in every process, and threads reserve little address space."""
 _MODULE = "gradus.models.sandbox.inside"
-_MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from {}.{} import main; del sys.path[0]; main()"
-_CONFINED_BYTES = 1024**3
-"""Files that a confined command may write."""
-_BWRAP = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
+BWRAP = ("--unshare-all", "--die-with-parent", "--cap-drop", "ALL")
+"""Options of every bubblewrap."""
 _ROOT = str(Path(_inside).parents[len(_MODULE.split("."))])
 """Folder of the package gradus."""
 _CELL = (
@@ -38,8 +35,6 @@ _CELL = (
     f"from {_MODULE}.cell import serve; del sys.path[0]; "
     "serve(socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2]))"
 )
-
-
 NEEDED = "install bubblewrap, or allow user namespaces (sysctl kernel.unprivileged_userns_clone=1)"
 """The cure for a machine without a sandbox."""
 
@@ -49,7 +44,7 @@ class SandboxUnavailableError(RuntimeError):
 
 
 class Launcher(Protocol):
-    """A way into the sandbox."""
+    """A backend: it opens cells."""
 
     name: str
 
@@ -72,9 +67,7 @@ class Namespaces:
         self._control.settimeout(START_LIMIT_S)
         config = json.dumps({"folders": folders, "limits": limits})
         with theirs:
-            self._process = _started(
-                [*_clean(python, _MAIN.format(_MODULE, "zygote")), _ROOT, str(theirs.fileno()), config], theirs
-            )
+            self._process = _started([*entering(python, "zygote"), str(theirs.fileno()), config], theirs)
         line = _line(self._control)
         said = json.loads(line or b'{"failed": "its first process ended"}')
         if "failed" in said:
@@ -112,9 +105,9 @@ class Bubblewrap:
         self._started: list[subprocess.Popen[bytes]] = []
         code = f"/.code/{_MODULE.replace('.', '/')}"
         self._command = [
-            *(program, *_BWRAP, "--as-pid-1"),
+            *(program, *BWRAP, "--as-pid-1"),
             *("--uid", str(INNER_ID), "--gid", str(INNER_ID)),
-            *(word for path in folders for word in _shown(path)),
+            *(word for path in folders for word in shown(path)),
             *("--ro-bind", str(Path(_inside).parent), code),
             *("--proc", "/proc", "--dev", "/dev", "--size", str(limits["disk"]), "--tmpfs", "/tmp"),  # noqa: S108
             *("--remount-ro", "/"),
@@ -145,17 +138,17 @@ class Bubblewrap:
             process.wait()
 
 
-WAYS: tuple[type[Namespaces | Bubblewrap], ...] = (Namespaces, Bubblewrap)
-"""Ways into the sandbox, in the order in which they are tried."""
+BACKENDS: tuple[type[Namespaces | Bubblewrap], ...] = (Namespaces, Bubblewrap)
+"""In the order in which they are tried."""
 
 
 def launcher(python: str, limits: Mapping[str, int]) -> Launcher:
-    """Return the first way that works here; SandboxUnavailableError says what was tried."""
+    """Return the first backend that works here; SandboxUnavailableError says what was tried."""
     interpreter, folders = interpreter_and_folders(python)
     failures: list[str] = []
-    for way in WAYS:
+    for backend in BACKENDS:
         try:
-            return way(interpreter, folders, limits)
+            return backend(interpreter, folders, limits)
         except SandboxUnavailableError as error:
             failures.append(str(error))
     raise SandboxUnavailableError("; ".join(failures))
@@ -184,37 +177,26 @@ def interpreter_and_folders(python: str) -> tuple[str, list[str]]:
     return python, [*SYSTEM_FOLDERS, *dict.fromkeys((base_prefix, prefix))]
 
 
-def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Return a command that runs another with no network and a view of our packages and of `files` alone, read-only.
-
-    SandboxUnavailableError if this machine has no sandbox.
-    """
-    package = Path(_ROOT) / "gradus"
-    ours = [str(package), *(str(each.resolve()) for each in package.iterdir() if each.is_symlink())]
-    folders = [*SYSTEM_FOLDERS, *dict.fromkeys((sys.base_prefix, sys.prefix)), *ours, *files]
-    interpreter, _ = interpreter_and_folders("")
-    if way_here() == Namespaces.name:
-        config = json.dumps({"folders": folders, "disk": _CONFINED_BYTES})
-        return [*_clean(interpreter, _MAIN.format(_MODULE, "confined")), _ROOT, config, *command]
-    shown = [word for path in folders for word in _shown(path)]
-    work = ("--size", str(_CONFINED_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/")
-    variables = ("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH)
-    return ["bwrap", *_BWRAP, *shown, "--proc", "/proc", "--dev", "/dev", *work, *variables, "--", *command]
-
-
-@functools.cache
-def way_here() -> str:
-    """Return the name of the way that works on this machine; SandboxUnavailableError says what was tried."""
-    found = launcher("", {"disk": _CONFINED_BYTES})
-    found.close()
-    return found.name
-
-
 def _line(connection: socket.socket) -> bytes:
     """Return the first line of a process that starts; empty if it ends, or says nothing in time."""
     with connection.makefile("rb") as replies, contextlib.suppress(OSError):
         return replies.readline()
     return b""
+
+
+def entering(python: str, module: str) -> list[str]:
+    """Return the command that runs `main` of one of the modules within, in a clean interpreter."""
+    code = (
+        f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {_MODULE}.{module} import main; del sys.path[0]; main()"
+    )
+    return [*_clean(python, code), _ROOT]
+
+
+def shown(path: str) -> list[str]:
+    """Return bubblewrap's options for a file or a folder that is visible, read-only."""
+    if Path(path).is_symlink():
+        return ["--symlink", str(Path(path).readlink()), path]
+    return ["--ro-bind-try", path, path]
 
 
 def _names() -> tuple[str, ...]:
@@ -223,12 +205,6 @@ def _names() -> tuple[str, ...]:
 
 def _clean(python: str, code: str) -> list[str]:
     return [python, "-s", "-P", "-B", "-X", "utf8", "-c", code]
-
-
-def _shown(path: str) -> list[str]:
-    if Path(path).is_symlink():
-        return ["--symlink", str(Path(path).readlink()), path]
-    return ["--ro-bind-try", path, path]
 
 
 def _started(command: list[str], theirs: socket.socket, stderr: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:

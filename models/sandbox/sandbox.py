@@ -7,7 +7,8 @@ r"""The sandbox as its users see it: a program, run on inputs, called, or tested
 file system in memory of its own, is nobody outside, sees no process but its own, and has limits on time, memory,
 processes, output and files. What it knows is its input: expected outputs and verdicts stay here. Whatever it leaves
 running is killed with its namespace.
-**Not covered.** A hole in the kernel; what it learns from times; the machine's programs under /usr, which it may read.
+**Not covered.** A hole in the kernel; timing; the machine's programs under /usr, which it may read; the kernel's memory
+for its pipes and sockets, which only the number of open files bounds.
 """
 
 import contextlib
@@ -26,6 +27,13 @@ GRACE_S = 2.0
 _LIMITS = ("time", "memory", "processes", "files", "output")
 _MIB = 1024 * 1024
 _MAX_LINE_BYTES = 64 * _MIB
+_STDERR_BYTES = 16 * 1024
+_OWN_PROCESSES = 8
+"""Processes of the sandbox itself that the kernel counts as a program's where it is not root's."""
+_ROOM_BYTES = 1024 * _MIB
+"""Address space beside the memory: for libraries and stacks."""
+_BUILD_BYTES = 1024 * _MIB
+"""Memory of a compiler, at least."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +64,7 @@ class Ran:
     """One run of a program.
 
     `ended` is "exit" or the limit that ended it: time, memory, processes, files, output; "early" if a program ended
-    before it had answered its tests; "lost" if the cell died.
+    before it had answered its tests.
     """
 
     ended: str
@@ -76,9 +84,7 @@ class Ran:
         if self.ended in _LIMITS:
             return f"ended by its limit of {self.ended}"
         last = self.stderr.strip().rpartition("\n")[2]
-        return last or {"early": "it ended before it had answered", "lost": "its cell died"}.get(
-            self.ended, f"exit status {self.status}"
-        )
+        return last or ("it ended before it had answered" if self.ended == "early" else f"exit status {self.status}")
 
 
 @dataclass(frozen=True)
@@ -87,6 +93,10 @@ class Answered:
 
     value: Any = None
     error: str = ""
+
+
+class CellLostError(RuntimeError):
+    """A cell that does not answer: it was killed from outside, or the machine has no memory or no time for it."""
 
 
 class Sandbox:
@@ -98,10 +108,10 @@ class Sandbox:
             "memory": limits.memory_bytes,
             "disk": limits.disk_bytes,
             "output": limits.output_bytes,
-            "stderr": 16 * 1024,
+            "stderr": _STDERR_BYTES,
             "processes": limits.num_processes,
-            "own_processes": 8,
-            "room": 1024 * _MIB,
+            "own_processes": _OWN_PROCESSES,
+            "room": _ROOM_BYTES,
         }
         self._python = python
         self._launcher: Launcher | None = None
@@ -114,20 +124,20 @@ class Sandbox:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def open(self, program: Program, *, ahead: int = 1) -> "Cell":
-        """Return a cell with a program in it; `ahead` more are made ready meanwhile."""
+    def open(self, program: Program) -> "Cell":
+        """Return a cell with a program in it; another is made ready meanwhile."""
         try:
-            connection = self._next(ahead)
+            connection = self._next()
         except SandboxUnavailableError:
             # The process that cells are forked from was killed: once more.
             self.close()
             self._start()
-            connection = self._next(ahead)
-        return Cell(connection, program)
+            connection = self._next()
+        return Cell(connection, program, build_bytes=max(_BUILD_BYTES, self._limits["memory"]))
 
     @property
-    def way(self) -> str:
-        """Name of the way into the sandbox."""
+    def backend(self) -> str:
+        """Name of the backend."""
         assert self._launcher is not None
         return self._launcher.name
 
@@ -141,19 +151,20 @@ class Sandbox:
     def _start(self) -> None:
         self._launcher = launcher(self._python, self._limits)
 
-    def _next(self, ahead: int) -> socket.socket:
+    def _next(self) -> socket.socket:
         assert self._launcher is not None
-        while len(self._warm) <= ahead:
+        while len(self._warm) < 2:
             self._warm.append(self._launcher.open())
         return self._warm.pop(0)
 
 
 class Cell:
-    """One program in a cell of its own. Close it, or use it in a with statement."""
+    """One program in a cell of its own, for a with statement; CellLostError if it does not answer."""
 
-    def __init__(self, connection: socket.socket, program: Program) -> None:
+    def __init__(self, connection: socket.socket, program: Program, *, build_bytes: int) -> None:
         self._connection = connection
         self._program = program
+        self._build_bytes = build_bytes
         self._held = bytearray()
 
     def __enter__(self) -> Self:
@@ -165,7 +176,8 @@ class Cell:
 
     def build(self, limit_s: float) -> Ran:
         """Compile the program."""
-        return self._ended({"run": list(self._program.build), "limit_s": limit_s})
+        request = {"run": list(self._program.build), "limit_s": limit_s, "memory": self._build_bytes}
+        return self._ended(request)
 
     def run(self, stdin: str = "", *, limit_s: float = 2.0) -> Ran:
         """Run the program on an input."""
@@ -202,18 +214,15 @@ class Cell:
             self._connection.sendall(json.dumps(request).encode("ascii") + b"\n")
 
     def answer(self, until: float) -> dict[str, Any]:
-        """Return the next message; an empty one if there comes none."""
+        """Return the next message; CellLostError if there comes none."""
         while (end := self._held.find(b"\n")) < 0:
-            left = until - time.monotonic()
-            if left <= 0 or len(self._held) > _MAX_LINE_BYTES:
-                return {}
-            self._connection.settimeout(left)
-            try:
-                piece = self._connection.recv(1 << 16)
-            except OSError:
-                return {}
+            left, piece = until - time.monotonic(), b""
+            if left > 0 and len(self._held) <= _MAX_LINE_BYTES:
+                self._connection.settimeout(left)
+                with contextlib.suppress(OSError):
+                    piece = self._connection.recv(1 << 16)
             if not piece:
-                return {}
+                raise CellLostError("the cell of the program does not answer")
             self._held += piece
         line = bytes(self._held[:end])
         del self._held[: end + 1]
@@ -245,8 +254,6 @@ def _mapping(line: bytes | str) -> dict[str, Any]:
 
 
 def _ran(message: Mapping[str, Any]) -> Ran:
-    if "status" not in message:
-        return Ran("lost")
     return Ran(message["status"], message["code"], message["stdout"], message["stderr"], message["seconds"])
 
 

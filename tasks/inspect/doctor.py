@@ -138,7 +138,7 @@ def sandbox() -> Check:
             ran = program.run(limit_s=_PROGRAM_S)
     except SandboxUnavailableError as error:
         return _check("a sandbox for code", False, str(error), NEEDED)
-    return _check("a sandbox for code", ran.stdout == "42\n", found.way if ran.ok else ran.reason, NEEDED)
+    return _check("a sandbox for code", ran.stdout == "42\n", found.backend if ran.ok else ran.reason, NEEDED)
 
 
 def disk(root: Path) -> Check:

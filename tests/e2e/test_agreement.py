@@ -214,6 +214,8 @@ def test_an_auditor_judges_some_rows_and_finds_the_round(trained: tuple[Program,
     audited = {":".join(name.split(":")[-2:]) for (name,) in program.json("sql", query)["rows"]}
     assert len(audited) == 24, "no row more than was audited"
     assert doubted(program) <= audited
+    code, _, err = program.run("bisect", "base", "--with", "chrf", "--rows", "4")
+    assert (code, "chrf reaches no verdict on these 4 rollouts" in err, "--at 0.5" in err) == (1, True, True)
     same = program.json("bisect", "base", "--with", "numeric", "--rows", "8")["found"]
     assert (same["round"], same["p"], len(same["audited"])) == (None, 1.0, 2)
 

@@ -31,8 +31,8 @@ MAX_PLAIN_CHARS = 300
 Parsed = list[Basic | MatrixBase | str]
 """Result of Math-Verify's parsing of a text: the expressions, then the text itself."""
 
-_SPACES = re.compile(r"^(?:\\[,;:! ]|~|\s)+|(?:(?<!\\)\\[,;:! ]|~|\s)+$")
-"""White space at the ends, LaTeX's included."""
+_SPACES = ("\\,", "\\;", "\\:", "\\!", "~")
+"""LaTeX's white space."""
 _BARE_FRACTION = re.compile(r"\\([dt]?frac)\s*(\\[A-Za-z]+)\s*([0-9A-Za-z])")
 """A fraction of a command without braces, which Math-Verify does not read."""
 _BASE = re.compile(r"([0-9A-Za-z.]+)_\{?([0-9]+)\}?")
@@ -162,10 +162,20 @@ def _parse(text: str) -> Parsed:
 
 
 def _trim(text: str) -> str:
-    text = _SPACES.sub("", text)
+    text = _stripped(text)
     while len(text) > 1 and text[0] == text[-1] == "$":
-        text = _SPACES.sub("", text[1:-1])
+        text = _stripped(text[1:-1])
     return text.rstrip(".").strip() if not text.endswith("..") else text
+
+
+def _stripped(text: str) -> str:
+    """Return a text without white space at its ends, LaTeX's included."""
+    start, end = 0, len(text)
+    while start < end and (text[start].isspace() or text.startswith(_SPACES, start, end)):
+        start += 1 if text[start].isspace() or text[start] == "~" else 2
+    while end > start and (text[end - 1].isspace() or text.endswith(_SPACES, start, end)):
+        end -= 1 if text[end - 1].isspace() or text[end - 1] == "~" else 2
+    return text[start:end]
 
 
 def _plain_value(text: str) -> Fraction | None:

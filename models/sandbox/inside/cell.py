@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import socket
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -95,7 +94,7 @@ class _Cell:
         started = time.monotonic()
         child = self._start(request, out, err, channel)
         try:
-            status, code = self._watched(child, started + float(request["limit_s"]), out, err, channel)
+            status, code = self._watched(child, request, out, err, channel)
         finally:
             self._end_all()
         seconds = time.monotonic() - started
@@ -105,7 +104,8 @@ class _Cell:
         return {"status": status, "code": code, "stdout": out.text(), "stderr": err.text(), "seconds": seconds}
 
     def _start(self, request: Message, out: "_Stream", err: "_Stream", channel: "_Channel") -> int:
-        with tempfile.TemporaryFile(dir="/tmp") as stdin:
+        # In memory of its own: the file system may be full of what an earlier run wrote.
+        with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
             stdin.write(request.get("stdin", "").encode("utf-8", "surrogateescape"))
             stdin.seek(0)
             child = os.fork()
@@ -130,6 +130,7 @@ class _Cell:
             os.environ.clear()
             os.environ.update(_ENVIRONMENT)
             linux.drop_rights(self._rlimits(request))
+            linux.hide_memory(hidden=False)  # for /dev/stdin; it holds no more than the program's own input
             refuse_calls()
             if "run" in request:
                 os.execvpe(request["run"][0], request["run"], {**_ENVIRONMENT})  # noqa: S606 - no shell is wanted
@@ -140,7 +141,7 @@ class _Cell:
             os._exit(127)
 
     def _rlimits(self, request: Message) -> dict[str, int]:
-        memory = self._limits["memory"]
+        memory = self._memory(request)
         space = {} if request.get("reserves") else {"AS": memory + self._limits["room"]}
         return {
             **space,
@@ -152,10 +153,14 @@ class _Cell:
             "CORE": 0,
         }
 
+    def _memory(self, request: Message) -> int:
+        return int(request.get("memory", self._limits["memory"]))
+
     def _watched(
-        self, child: int, until: float, out: "_Stream", err: "_Stream", channel: "_Channel"
+        self, child: int, request: Message, out: "_Stream", err: "_Stream", channel: "_Channel"
     ) -> tuple[str, int]:
         """Wait for a process to end or to pass a limit; return ("exit", status) or (the limit, 0)."""
+        until = time.monotonic() + float(request["limit_s"])
         ended = os.pidfd_open(child)
         try:
             while True:
@@ -177,7 +182,7 @@ class _Cell:
                     return "exit", os.waitstatus_to_exitcode(status)
                 if (self._connection in readable or waits_s == 0.0) and not self._hear(channel):
                     return "stopped", 0
-                passed = self._passed()
+                passed = self._passed(self._memory(request))
                 if passed:
                     return passed, 0
         finally:
@@ -190,7 +195,7 @@ class _Cell:
             channel.send(request["line"])
         return "line" in request
 
-    def _passed(self) -> str:
+    def _passed(self, memory_bytes: int) -> str:
         """Return the limit that the processes of this cell are beyond; empty if none."""
         num_processes = num_pages = 0
         for folder in Path("/proc").iterdir():
@@ -198,7 +203,7 @@ class _Cell:
                 with contextlib.suppress(OSError):
                     num_pages += int((folder / "statm").read_bytes().split()[1])
                     num_processes += 1
-        if num_pages * _PAGE_BYTES > self._limits["memory"]:
+        if num_pages * _PAGE_BYTES > memory_bytes:
             return "memory"
         if num_processes > self._limits["processes"]:
             return "processes"
@@ -218,6 +223,7 @@ class _Stream:
 
     def __init__(self, limit_bytes: int) -> None:
         self.read_end, self.write_end = os.pipe()
+        os.fchmod(self.write_end, 0o622)  # a program may open /dev/stdout
         self.open = True
         self.full = False
         self._limit_bytes = limit_bytes
@@ -290,5 +296,5 @@ class _Channel:
             self._open = False
 
     def close(self) -> None:
-        """Let it go."""
+        """Close this end."""
         self._outer.close()

@@ -17,7 +17,6 @@ def main() -> None:
     """Enter the namespaces, run the command of the arguments, and end as it ends."""
     config, command = json.loads(sys.argv[1]), sys.argv[2:]
     try:
-        linux.die_with_parent()
         enter(config["folders"])
         linux.unshare(_NEW)
     except OSError as error:

@@ -57,9 +57,9 @@ def die_with_parent() -> None:
     prctl(_SET_DEATH_SIGNAL, _SIGKILL)
 
 
-def hide_memory() -> None:
-    """Keep other processes of the same user from this one's memory and descriptors."""
-    prctl(_SET_DUMPABLE, 0)
+def hide_memory(*, hidden: bool = True) -> None:
+    """Keep other processes of the same user from this one's memory and descriptors, or let them at it."""
+    prctl(_SET_DUMPABLE, 0 if hidden else 1)
 
 
 def unshare(flags: int) -> None:
@@ -128,7 +128,7 @@ def pivot_root(new: str, old: str) -> None:
 
 
 def drop_rights(limits: Mapping[str, int], *, keep_user: bool = False) -> None:
-    """Set limits of resources (name of RLIMIT -> value) and give up every capability for good; root becomes nobody."""
+    """Set resource limits (name of the RLIMIT -> value), then drop all capabilities for good; root becomes nobody."""
     for name, wanted in limits.items():
         kind = getattr(resource, f"RLIMIT_{name}")
         _, hard = resource.getrlimit(kind)

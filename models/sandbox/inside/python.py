@@ -4,6 +4,7 @@ A test never shares a process with the program that it tests: a name that the te
 of the program, and calls of it cross over as values.
 """
 
+import atexit
 import builtins
 import json
 import os
@@ -31,9 +32,12 @@ def run_mode(mode: str, source: str) -> NoReturn:
         setattr(sys, f"__{name}__", stream)
     sys.argv[:] = [_PATH]
     sys.path.insert(0, WORK)
+    atexit._clear()  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001 - those of the process that this one was forked from
     code = _ended(_MODES[mode], source)
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001 - waits for threads, as an interpreter does
+        # As an interpreter does at its end: wait for threads, then call what was registered.
+        threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         sys.stdout.flush()
         sys.stderr.flush()
     finally:

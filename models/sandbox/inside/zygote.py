@@ -26,13 +26,12 @@ _DEVICES = ("null", "zero", "full", "random", "urandom")
 
 
 def main() -> None:
-    """Enter the namespaces, say so, and fork a cell for every socket that arrives."""
+    """Enter the namespaces, say so, and fork a cell for every socket that arrives, until the other side is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
     config: dict[str, Any] = json.loads(sys.argv[2])
     for name in _IMPORTED:
         importlib.import_module(name)
     try:
-        linux.die_with_parent()
         enter(config["folders"])
     except OSError as error:
         control.sendall(json.dumps({"failed": error.strerror or str(error)}).encode() + b"\n")
@@ -87,6 +86,8 @@ def enter(folders: Sequence[str]) -> None:
     Path("/new/dev/shm").symlink_to("/tmp")  # noqa: S108
     Path("/new/var/tmp").symlink_to("/tmp")  # noqa: S108
     Path("/new/dev/fd").symlink_to("/proc/self/fd")
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        Path("/new/dev", name).symlink_to(f"/proc/self/fd/{number}")
     account = f"program:x:{linux.INNER_ID}:{linux.INNER_ID}::{WORK}:/bin/sh\n"
     Path("/new/etc/passwd").write_text(account, encoding="utf-8")
     Path("/new/.old").mkdir()

@@ -1,4 +1,4 @@
-"""Labels of the user: a file with a line for each rollout, `correct` true or false, null where it is to be filled in.
+"""Labels of the user: a file with a line for each rollout, `correct` true or false, null without a label.
 
 {"rollout_id": "...", "correct": null, "question": "...", "answer": "34", "completion": "..."}
 """

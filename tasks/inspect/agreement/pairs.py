@@ -136,10 +136,7 @@ def agreement(store: Store, run: str, names: Sequence[str], judged: Sequence[Jud
     scores = [_scores(store, judged, number) for number in range(len(names))]
     for name, found in zip(names, scores, strict=True):
         if not found.known.any():
-            raise BadInputError(
-                f"{name} reaches no verdict on these {rows.num_rows} rollouts",
-                hint="a graded reward needs a threshold: --at 0.5",
-            )
+            raise no_verdict(name, rows.num_rows)
     pairs = combinations(range(len(names)), 2)
     return {
         "run": run,
@@ -147,6 +144,17 @@ def agreement(store: Store, run: str, names: Sequence[str], judged: Sequence[Jud
         "rollouts": int((~bools(rows.column("again"))).sum()),
         "pairs": [_pair(rows, (names[a], names[b]), (scores[a], scores[b])) for a, b in pairs],
     }
+
+
+def no_verdict(name: str, num_rows: int) -> BadInputError:
+    """Return the error of a reward that says of no row whether it is right."""
+    said = f"{name} reaches no verdict on these {num_rows} rollouts"
+    return BadInputError(said, hint="a graded reward needs a threshold: --at 0.5")
+
+
+def is_learned(index: int, purpose: str) -> bool:
+    """Return whether the rows of a round and purpose are learned from."""
+    return bool(index) and not is_evaluation(purpose) and purpose != _PROFILE
 
 
 def keep_agreement(found: Agreement, folder: Path) -> None:
@@ -260,7 +268,7 @@ def _learned(rows: pa.Table) -> dict[tuple[str, int], Ints]:
     """Return the places of the rows that are learned from, by run and round, in order."""
     places: dict[tuple[str, int], list[int]] = {}
     for at, (run, round_, purpose) in enumerate(zip(*(rows.column(n).to_pylist() for n in _PLACE), strict=True)):
-        if round_ and not is_evaluation(purpose) and purpose != _PROFILE:
+        if is_learned(round_, purpose):
             places.setdefault((run, round_), []).append(at)
     return {key: np.array(found) for key, found in sorted(places.items())}
 

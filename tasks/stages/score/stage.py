@@ -35,6 +35,7 @@ from gradus.models.judging.pool import (
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
+from gradus.models.sandbox import NEEDED, SandboxUnavailableError
 from gradus.tasks.artifacts.token_places import bounds_of
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.host.faults import fault_point
@@ -301,6 +302,8 @@ def _pause(seconds: float, beat: Callable[[], None]) -> None:
 def _ask(pool: JudgePool, rows: list[Row], report: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
     try:
         return pool.judge(rows, report, max_timeouts)
+    except SandboxUnavailableError as error:
+        raise StageError(f"the reward {pool.spec.name} needs a sandbox: {error}", hint=NEEDED) from error
     except JudgeStartError as error:
         if pool.spec.is_user:
             hint = f"correct the file and run the same command again{printed(pool.spec.name)}"

@@ -6,6 +6,9 @@ try_rewards(store, config.rewards, problems, logs)     # BadInputError: the func
 from collections.abc import Iterable
 from pathlib import Path
 
+import pyarrow as pa
+
+from gradus.data.answers import further_golds
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Problem
@@ -30,7 +33,7 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
     """Call each user's reward with two rows, whose completions are a worked solution and a gold answer.
 
     BadInputError if it judges neither, unless it returns None or is slow; for a reward that needs gold answers if no
-    problem has one; and for one that runs programs where this machine has no sandbox.
+    problem has one; and for one that runs programs, or is isolated, if this machine has no sandbox.
     """
     rewards = list(rewards)
     _refuse_without_gold(store, rewards, problems)
@@ -55,19 +58,23 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
 
 def _refuse_without_gold(store: Store, rewards: Iterable[RewardConfig], problems: Ref) -> None:
     needs = [reward.label for reward in rewards if reward.is_ours and resolve(reward.name, reward.settings).needs_gold]
-    answers = store.read(problems, ["answer"]).column("answer") if needs else None
-    if answers is not None and answers.null_count == len(answers):
+    if needs and not _have_golds(store.read(problems, ["answer", "extra"])):
         raise BadInputError(
             f"the reward {needs[0]} needs gold answers, and no problem has one",
             hint="take rewards that need none, or name the column of the answers: ingest.columns",
         )
 
 
+def _have_golds(problems: pa.Table) -> bool:
+    answers, extra = problems.column("answer"), problems.column("extra")
+    return answers.null_count < len(answers) or any(map(further_golds, extra.to_pylist()))
+
+
 def _refuse_without_sandbox(rewards: Iterable[RewardConfig]) -> None:
     for reward in rewards:
-        if reward.runs_programs:
+        if reward.runs_programs or reward.isolated:
             try:
-                Sandbox(python=reward.settings["python"]).close()
+                Sandbox(python=reward.settings["python"] if reward.runs_programs else "").close()
             except SandboxUnavailableError as error:
                 raise BadInputError(f"the reward {reward.label} needs a sandbox: {error}", hint=NEEDED) from error
 

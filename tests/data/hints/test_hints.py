@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.answers import normalised_gold, number
-from gradus.data.hints import hints_of
+from gradus.data.hints import hints_of, states_early
 from gradus.data.hints.leaks import leaks
 from gradus.data.hints.strategies.prefix import prefix
 from gradus.data.hints.strategies.sub_questions import sub_questions
@@ -115,3 +115,13 @@ def test_tiers_go_from_knowledge_over_a_plan_to_the_solution_and_end_before_a_pa
     plan = "Sums commute.\nAdd the tens.\nThen the ones.\n"
     assert [hint.text for hint in hints] == ["Sums commute.\n", plan, *[f"{plan}20 + 10 = 30\n"] * 2]
     assert hints_of({**problem, "extra": None}, tiers, (1.0,)) == ([], "the strategy has no hint")
+
+
+@pytest.mark.parametrize("golds", [[], ["8"], ["east", 8]])
+def test_a_hint_states_no_gold_of_several(golds: list[object]) -> None:
+    extra = json.dumps({"golds": golds}) if golds else None
+    problem = {"problem_id": "p", "question": "Which?", "answer": "3", "extra": extra}
+    problem["solution"] = "it may be 8\nor not\nso it is 3"
+    hints, _ = hints_of(problem, lambda *_: "it may be 8", (1.0,))
+    assert [hint.text for hint in hints] == ([] if golds else ["it may be 8"])
+    assert states_early(problem) is bool(golds)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,20 @@ def test_what_math_verify_alone_takes_for_equal(gold: str, answer: str) -> None:
 )
 def test_what_is_equal_stays_equal(gold: str, answer: str) -> None:
     assert math(answer, gold) == "correct"
+
+
+def test_white_space_is_taken_off_the_ends_in_linear_time() -> None:
+    for text, left in (
+        (" " * 200_000 + "x", "x"),
+        ("x" + " " * 200_000 + "y", None),
+        ("\\," * 100_000 + "x" + "~" * 100_000, "x"),
+        ("\\," * 100_000, ""),
+        ("\\, \\;~7\\! ~\\,", "7"),
+        ("$ \\,7~$", "7"),
+    ):
+        started = time.perf_counter()
+        assert symbolic._trim(text) == (text if left is None else left)
+        assert time.perf_counter() - started < 2
 
 
 @pytest.mark.parametrize(

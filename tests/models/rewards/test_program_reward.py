@@ -14,6 +14,7 @@ from gradus.models.rewards.judges.programs.cases import Call, Code, Stdin, cases
 from gradus.models.rewards.judges.programs.languages import LANGUAGES, language_of
 from gradus.models.rewards.judges.programs.program import judge_program
 from gradus.models.rewards.marked import marks_of_verdict
+from gradus.models.sandbox import Cell, CellLostError
 from gradus.models.sandbox.inside.values import decoded, encoded
 from tests.sandboxes import needs_sandbox
 
@@ -151,6 +152,24 @@ def test_limits_fail_a_test_and_not_the_row() -> None:
     )
     assert judged(threads, tests, num_processes=64).value == 1.0
     assert judged(threads, tests, num_processes=4).value == 0.0
+
+
+def test_a_cell_that_dies_once_changes_nothing_and_one_that_dies_twice_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lost = [True, False]
+    answer = Cell.answer
+
+    def sometimes(cell: Cell, until: float) -> dict[str, Any]:
+        if lost and lost.pop(0):
+            raise CellLostError("the cell of the program does not answer")
+        return answer(cell, until)
+
+    monkeypatch.setattr(Cell, "answer", sometimes)
+    assert judged(ADDS, SUMS).value == 1.0
+    lost[:] = [True, True]
+    found = judged(ADDS, SUMS)
+    assert (found.value, found.outcome, found.error) == (None, "error", "the cell of the program does not answer")
 
 
 SUMS_IN = {

@@ -77,13 +77,11 @@ def _columns(tests: Mapping[str, Any], function: str) -> list[Case]:
     inputs, outputs = tests.get("inputs"), tests.get("outputs")
     if not isinstance(inputs, list) or not isinstance(outputs, list) or len(inputs) != len(outputs) or not inputs:
         raise ValueError("tests need inputs and outputs, two lists of one length")
-    name = str(tests.get("fn_name") or function)
-    pairs = zip(inputs, outputs, strict=True)
-    if not tests.get("fn_name") and not all(isinstance(each, list) for each in inputs):
-        return [Stdin(_text(given), _text(wanted)) for given, wanted in pairs]
+    pairs = list(zip(inputs, outputs, strict=True))
+    name = str(tests.get("fn_name") or (function if all(isinstance(each, list) for each in inputs) else ""))
     if not name:
         return [Stdin(_text(given), _text(wanted)) for given, wanted in pairs]
-    return [Call(name, _arguments(given), wanted, wrapped=True) for given, wanted in pairs]
+    return [Call(_named(name), _arguments(given), wanted, wrapped=True) for given, wanted in pairs]
 
 
 def _case(test: Any, function: str) -> Case:

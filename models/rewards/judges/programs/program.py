@@ -3,10 +3,8 @@
 import atexit
 import functools
 import json
-import re
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,11 +16,10 @@ from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict, failed
 from gradus.models.rewards.judges.programs.cases import Call, Case, Stdin, cases, same_output, same_value
 from gradus.models.rewards.judges.programs.languages import LANGUAGES, Language, language_of
 from gradus.models.rewards.marked import MarkedVerdict
-from gradus.models.rewards.structured import known
+from gradus.models.rewards.structured import known, last_block
 from gradus.models.rewards.text import strip_invisible, visible_text
-from gradus.models.sandbox import Cell, Limits, Program, Sandbox, run_tests
+from gradus.models.sandbox import Cell, CellLostError, Limits, Program, Sandbox, available_backend, run_tests
 
-_FENCED = re.compile(r"```([A-Za-z0-9_+-]*)[ \t]*\n(.*?)```", re.DOTALL)
 _MIB = 1024 * 1024
 _MARKED_TESTS = 5
 """Tests whose outcome is a mark of its own."""
@@ -33,6 +30,12 @@ class _Outcome:
     passed: bool
     text: str
     """The output or the value; the end of a program that has neither."""
+
+
+@dataclass(frozen=True)
+class _Time:
+    test_s: float
+    total_s: float
 
 
 @component(
@@ -64,7 +67,8 @@ def judge_program(
     {"input", "output"}, of {"args", "returns"} or of Python statements (`assert f(1) == 2`); or Python code. A program
     never shares a process with its tests and never sees an expected output. It runs without network and without view of
     your files (gradus.models.sandbox). One that is killed by a limit fails its test. Marks: `program` with the share
-    passed, and for each of the first five tests `test` with 1 or 0 and what the program printed.
+    passed (with `all`, of those before the first failure), and for each of the first five tests `test` with 1 or 0 and
+    what the program printed. A program whose cell dies is run once more, then its row has an error and no verdict.
 
     Args:
         row: The completion.
@@ -74,40 +78,39 @@ def judge_program(
         language: Language of a program whose row has no `language` and whose fence names none.
         tolerance: Relative and absolute error of numbers with a point or an exponent.
         test_s: Wall limit of a test.
-        total_s: Wall limit of all of them; those left then have failed. Below score.item_timeout_s.
+        total_s: Wall limit of compiling and all tests; those left then have failed. Below score.item_timeout_s.
         memory_mib: Memory of all processes of a program.
         num_processes: Its processes and threads at one time.
         python: Interpreter of Python programs, whose packages they may import; by default Gradus' own, without those
             of its environment.
     """
-    given = known(row, gold, "tests")
     try:
-        listed = cases(given, str(known(row, "", "fn_name") or known(row, "", "entry_point") or ""))
+        tests = cases(known(row, gold, "tests"), str(known(row, "", "fn_name") or known(row, "", "entry_point") or ""))
     except ValueError as error:
         return failed(f"the row has no tests that can be run: {error}")
     found = _found(row, max_chars, language)
     if found is None:
         return unparsed()
     spoken, source, start, end = found
-    if spoken.command and not all(isinstance(case, Stdin) for case in listed):
+    if spoken.command and not all(isinstance(case, Stdin) for case in tests):
         return failed(f"only Python programs are called: {spoken.file} needs tests with input and output")
     if missing := spoken.missing():
         return failed(f"this machine has no {missing}, which {spoken.file} needs")
     sandbox = _sandbox(Limits(memory_mib * _MIB, num_processes=num_processes), python)
-    outcomes = list(_run(sandbox, spoken.program(source), listed, test_s, total_s, tolerance, every=score == "share"))
-    share = sum(each.passed for each in outcomes) / len(listed)
-    marks = [Mark("program", start, end, share, f"{sum(each.passed for each in outcomes)} of {len(listed)} tests")]
-    marks += [
-        Mark("test", start, end, float(each.passed), each.text[:MAX_LABEL_CHARS]) for each in outcomes[:_MARKED_TESTS]
-    ]
+    run = functools.partial(_run, sandbox, spoken.program(source), tests, _Time(test_s, total_s), tolerance)
+    try:
+        outcomes = _again_if_lost(lambda: list(run(every=score == "share")))
+    except CellLostError as error:
+        return failed(str(error))
+    share = sum(each.passed for each in outcomes) / len(tests)
     value = share if score == "share" else float(share == 1.0)
-    outcome = "correct" if share == 1.0 else "wrong"
-    return MarkedVerdict(value, outcome, source[:MAX_EXTRACTED_CHARS], marks=tuple(marks))
+    marks = tuple(_marks(outcomes, len(tests), start, end))
+    return MarkedVerdict(value, "correct" if share == 1.0 else "wrong", source[:MAX_EXTRACTED_CHARS], marks=marks)
 
 
 def warm_up() -> None:
-    """Open the sandbox before the first row; raise SandboxUnavailableError if there is none."""
-    _sandbox(Limits(), "")
+    """Raise SandboxUnavailableError before the first row if this machine has no sandbox."""
+    available_backend()
 
 
 @functools.cache
@@ -117,10 +120,26 @@ def _sandbox(limits: Limits, python: str) -> Sandbox:
     return sandbox
 
 
+def _marks(outcomes: Sequence[_Outcome], num_tests: int, start: int, end: int) -> Iterator[Mark]:
+    """Yield the share passed, then the first tests."""
+    num_passed = sum(each.passed for each in outcomes)
+    yield Mark("program", start, end, num_passed / num_tests, f"{num_passed} of {num_tests} tests")
+    for each in outcomes[:_MARKED_TESTS]:
+        yield Mark("test", start, end, float(each.passed), each.text[:MAX_LABEL_CHARS])
+
+
+def _again_if_lost(run: Callable[[], list[_Outcome]]) -> list[_Outcome]:
+    """Run a program once more if its cell dies, so that a kill from outside changes nothing."""
+    try:
+        return run()
+    except CellLostError:
+        return run()
+
+
 def _found(row: Row, max_chars: int, default: str) -> tuple[Language, str, int, int] | None:
     """Return the language, the program and its place in the completion; None without one."""
     text = visible_text(row["completion"], max_chars)
-    block = None if text is None else next(reversed(list(_FENCED.finditer(text))), None)
+    block = None if text is None else last_block(text)
     if text is None or block is None:
         return None
     wanted = (str(known(row, "", "language") or ""), block[1], default)
@@ -133,15 +152,14 @@ def _found(row: Row, max_chars: int, default: str) -> tuple[Language, str, int, 
 def _run(
     sandbox: Sandbox,
     program: Program,
-    listed: Sequence[Case],
-    test_s: float,
-    total_s: float,
+    tests: Sequence[Case],
+    limits: _Time,
     tolerance: float,
     *,
     every: bool,
 ) -> Iterator[_Outcome]:
     """Yield the outcomes of tests until the time is over, or with `every` false until one has failed."""
-    until = time.monotonic() + total_s
+    until = time.monotonic() + limits.total_s
     with sandbox.open(program) as cell:
         if program.build:
             built = cell.build(until - time.monotonic())
@@ -149,8 +167,8 @@ def _run(
                 said = (line for line in built.stderr.splitlines() if "error" in line)
                 yield _Outcome(passed=False, text=next(said, built.reason))
                 return
-        for case in listed:
-            left_s = min(test_s, until - time.monotonic())
+        for case in tests:
+            left_s = min(limits.test_s, until - time.monotonic())
             if left_s <= 0:
                 return
             outcome = _outcome(sandbox, cell, case, left_s, tolerance)
@@ -169,7 +187,6 @@ def _outcome(sandbox: Sandbox, cell: Cell, case: Case, limit_s: float, tolerance
         answer = cell.call(case.function, case.args, limit_s=limit_s)
         passed = not answer.error and same_value(answer.value, case, tolerance)
         return _Outcome(passed, answer.error or json.dumps(answer.value))
-    with ExitStack() as stack:
-        tests = stack.enter_context(sandbox.open(Program(case.source)))
+    with sandbox.open(Program(case.source)) as tests:
         ran = run_tests(cell, tests, limit_s=limit_s)
     return _Outcome(ran.ok, "" if ran.ok else ran.reason)

@@ -62,13 +62,28 @@ def test_a_reward_that_can_judge_no_row_is_refused_and_others_are_not(
 
 
 @needs_sandbox
+def test_problems_with_other_golds_alone_have_golds(tmp_path: Path) -> None:
+    store, rewards = Store(tmp_path / "lake"), [RewardConfig(name="exact")]
+    for extra, refused in (('{"golds": ["7"]}', False), ('{"golds": []}', True), (None, True)):
+        table = pa.table({"problem_id": ["a"], "question": ["?"], "answer": pa.nulls(1, pa.string()), "extra": [extra]})
+        ref = store.put("problems", table)
+        if refused:
+            with pytest.raises(BadInputError, match="the reward exact needs gold answers"):
+                try_rewards(store, rewards, ref, tmp_path)
+        else:
+            try_rewards(store, rewards, ref, tmp_path)
+
+
 def test_a_training_on_programs_needs_a_sandbox(
     problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, ref = problems
     rewards = [RewardConfig(name="program")]
     try_rewards(store, rewards, ref, tmp_path)
-    monkeypatch.setattr(launchers, "WAYS", (launchers.Bubblewrap,))
+    monkeypatch.setattr(launchers, "BACKENDS", (launchers.Bubblewrap,))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInputError, match="the reward program needs a sandbox: bubblewrap: bwrap is not installed"):
         try_rewards(store, rewards, ref, tmp_path)
+    isolated = RewardConfig(name=f"{tmp_path}/mine.py:right", isolated=True)
+    with pytest.raises(BadInputError, match=r"the reward mine\.py:right needs a sandbox: bubblewrap: bwrap"):
+        try_rewards(store, [isolated], ref, tmp_path)

@@ -1,14 +1,12 @@
-"""The sandbox: each test takes one of its promises and a program that tries to break it, in both ways into it."""
+"""Cells: each test takes one promise of the sandbox and a program that tries to break it, with both backends."""
 
 import os
 import shutil
-import signal
 import socket
-import subprocess
 import sys
 import textwrap
-import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -16,36 +14,21 @@ import pytest
 
 import gradus
 from gradus.models.sandbox import (
-    NEEDED,
     Answered,
-    Limits,
     Program,
     Ran,
     Sandbox,
     SandboxUnavailableError,
-    confined,
     launchers,
     run_tests,
 )
-from tests.sandboxes import needs_sandbox
+from tests.sandboxes import SMALL, needs_sandbox, only
 
 pytestmark = needs_sandbox
-MIB = 1024 * 1024
-SMALL = Limits(memory_bytes=128 * MIB, disk_bytes=16 * MIB, output_bytes=64 * 1024, num_processes=16)
 
 
-def only(way: type) -> Sandbox:
-    """A sandbox that has one way in."""
-    ways = launchers.WAYS
-    launchers.WAYS = (way,)
-    try:
-        return Sandbox(SMALL)
-    finally:
-        launchers.WAYS = ways
-
-
-@pytest.fixture(scope="module", params=[launchers.Namespaces, launchers.Bubblewrap], ids=lambda way: way.name)
-def sandbox(request: pytest.FixtureRequest):
+@pytest.fixture(scope="module", params=[launchers.Namespaces, launchers.Bubblewrap], ids=lambda backend: backend.name)
+def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
     try:
         made = only(request.param)
     except SandboxUnavailableError as error:
@@ -90,6 +73,46 @@ def test_a_script_is_what_an_interpreter_would_make_of_it(sandbox: Sandbox) -> N
     assert found.stdout == "['main.py'] __main__ True True\nthread\n"
     assert found.stderr == "last wordsbye\n"
     assert (found.ended, found.status, found.reason) == ("exit", 1, "last wordsbye")
+
+
+def test_what_was_registered_for_the_end_is_called_after_the_threads(sandbox: Sandbox) -> None:
+    code = """
+        import atexit, threading, time
+        atexit.register(print, "at the end")
+        threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    """
+    assert ran(sandbox, code).stdout == "thread\nat the end\n"
+
+
+def test_standard_input_is_a_file_too(sandbox: Sandbox) -> None:
+    for path in ("/dev/stdin", "/dev/fd/0", "/proc/self/fd/0"):
+        assert ran(sandbox, f"print(open({path!r}).read())", "41").stdout == "41\n", path
+    assert ran(sandbox, "open('/dev/stdout', 'w').write('42')").stdout == "42"
+    if shutil.which("node"):
+        code = "console.log(require('fs').readFileSync('/dev/stdin', 'utf8'))"
+        with sandbox.open(Program(code, "main.js", command=("node", "main.js"), reserves=True)) as program:
+            assert program.run("41", limit_s=5.0).stdout == "41\n"
+
+
+def test_a_program_that_filled_the_disk_still_gets_its_next_input(sandbox: Sandbox) -> None:
+    code = """
+        try:
+            while True: open(str(len(__import__("os").listdir("."))), "wb").write(b"x" * (1 << 20))
+        except OSError:
+            print("full", input())
+    """
+    with sandbox.open(Program(textwrap.dedent(code))) as program:
+        assert [program.run("a").stdout, program.run("b").stdout] == ["full a\n", "full b\n"]
+
+
+def test_a_compiler_has_memory_of_its_own(sandbox: Sandbox) -> None:
+    code = "held = bytearray(200 << 20)\nopen('main', 'w').write('built')"
+    command = ("python3", "-c", code)
+    if not Path("/usr/bin/python3").exists():
+        pytest.skip("there is no python3 under /usr")
+    with sandbox.open(Program("", "main.txt", build=command, command=("cat", "main"))) as program:
+        assert program.build(10.0).ok
+        assert program.run().stdout == "built"
 
 
 def test_a_fault_is_named_by_its_own_lines_alone(sandbox: Sandbox) -> None:
@@ -331,106 +354,3 @@ def test_a_flood_of_lines_ends_with_the_limit(sandbox: Sandbox) -> None:
 def test_bytes_that_are_no_text_come_back_as_text(sandbox: Sandbox) -> None:
     assert said(sandbox, "import sys\nsys.stdout.buffer.write(b'\\xff\\x00a')") == "�\x00a"
     assert ran(sandbox, "print(input())", "\udc80").stdout == "�\n"
-
-
-def test_a_sandbox_whose_first_process_was_killed_starts_again() -> None:
-    with only(launchers.Namespaces) as sandbox:
-        assert said(sandbox, "print(1)") == "1"
-        assert isinstance(sandbox._launcher, launchers.Namespaces)
-        sandbox._launcher._process.kill()
-        sandbox._launcher._process.wait()
-        found = [ran(sandbox, "print(1)") for _ in range(3)]
-        assert found[-1].stdout == "1\n"
-        assert {each.ended for each in found} <= {"exit", "lost"}
-
-
-def test_cells_end_with_the_process_that_opened_them(tmp_path: Path) -> None:
-    code = """
-        import os, sys, time
-        from gradus.models.sandbox import Program, Sandbox
-        sandbox = Sandbox()
-        cell = sandbox.open(Program("import time\\ntime.sleep(600)")).__enter__()
-        cell.request({"mode": "main", "limit_s": 600})
-        print("open", flush=True)
-        time.sleep(600)
-    """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        begun, until = parent.stdout.readline(), time.monotonic() + 20
-        while len(family := psutil.Process(parent.pid).children(recursive=True)) < 6 and time.monotonic() < until:
-            time.sleep(0.05)
-        parent.kill()
-    assert (begun, len(family)) == (b"open\n", 6)
-    assert psutil.wait_procs(family, timeout=10)[1] == []
-
-
-def test_many_threads_may_have_a_sandbox_each() -> None:
-    found: list[str] = []
-
-    def work() -> None:
-        with Sandbox(SMALL) as sandbox:
-            found.append(said(sandbox, "print(1)"))
-
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == ["1"] * 3
-
-
-def test_a_machine_without_a_sandbox_says_what_was_tried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def not_allowed(self: object, *args: object) -> None:
-        raise SandboxUnavailableError("user namespaces: unshare: Operation not permitted")
-
-    monkeypatch.setattr(launchers.Namespaces, "__init__", not_allowed)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SandboxUnavailableError, match="not permitted; bubblewrap: bwrap is not installed"):
-        Sandbox()
-    failing = tmp_path / "bwrap"
-    failing.write_text("#!/bin/sh\necho bwrap: No permissions to create new namespace >&2\nexit 1\n")
-    failing.chmod(0o755)
-    with pytest.raises(SandboxUnavailableError, match="bubblewrap: bwrap: No permissions"):
-        Sandbox()
-    assert "bubblewrap" in NEEDED
-
-
-def test_an_interpreter_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SandboxUnavailableError, match="/nowhere is no Python interpreter"):
-        Sandbox(python="/nowhere")
-    old = tmp_path / "python"
-    old.write_text("#!/bin/sh\nprintf '/usr\\n/usr\\n3\\n8\\n'\n")
-    old.chmod(0o755)
-    with pytest.raises(SandboxUnavailableError, match=r"is Python 3\.8: 3\.11 or newer"):
-        Sandbox(python=str(old))
-    old.write_text("#!/bin/sh\nprintf '/tmp/venv\\n/usr\\n3\\n11\\n'\n")
-    with pytest.raises(SandboxUnavailableError, match="/tmp/venv is below /tmp"):
-        Sandbox(python=str(old))
-
-
-def test_a_program_imports_the_packages_of_its_interpreter() -> None:
-    with Sandbox(python=sys.executable) as sandbox:
-        assert said(sandbox, "import numpy\nprint(numpy.arange(3).sum())") == "3"
-
-
-@pytest.mark.parametrize("way", [launchers.Namespaces, launchers.Bubblewrap], ids=lambda way: way.name)
-def test_a_confined_command_sees_the_files_that_it_needs(
-    way: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if way is launchers.Bubblewrap and shutil.which("bwrap") is None:
-        pytest.skip("bubblewrap is not installed")
-    monkeypatch.setattr(launchers, "way_here", lambda: way.name)
-    shown, hidden = tmp_path / "shown", tmp_path / "hidden"
-    for path in (shown, hidden):
-        path.write_text("34")
-    code = f"""
-        import os, signal, tempfile
-        import gradus.models.judging.judge
-        print([os.path.exists(path) for path in ({str(shown)!r}, {str(hidden)!r})], tempfile.gettempdir())
-        open("x", "w").write("a")
-        os.kill(os.getpid(), signal.SIGALRM)
-    """
-    command = confined([sys.executable, "-c", textwrap.dedent(code)], [str(shown)])
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.stdout == "[True, False] /scratch\n", done.stderr
-    assert done.returncode == 128 + signal.SIGALRM
