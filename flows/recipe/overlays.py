@@ -64,6 +64,11 @@ class Overlay(NamedTuple):
     body: Mapping[str, object]
     facts: Method
 
+    @property
+    def is_task(self) -> bool:
+        """A bundled task's: methods change its settings like those of a recipe."""
+        return Path(self.facts["where"]).parent == TASKS
+
 
 def read_toml(path: Path) -> dict[str, object]:
     """Return the content of a TOML file; raise UsageError if it is not valid."""

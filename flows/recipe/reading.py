@@ -49,7 +49,9 @@ def recipe_from(
     """Return the recipe of a body with methods, `a.b=c` assignments and direct changes; `origin` names it in errors."""
     body = as_written(body)
     if methods:
-        own, body = body, overlaid(body, find_overlays(methods))
+        overlays = find_overlays(methods)
+        own = overlaid(body, [each for each in overlays if each.is_task])
+        body = overlaid(own, [each for each in overlays if not each.is_task])
         origin = f"{origin} with --method {'+'.join(methods)}"
         assign(own, assignments)
         assign(body, assignments)

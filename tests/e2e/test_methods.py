@@ -19,6 +19,7 @@ from tests.e2e.methods.behaviour import BEHAVIOUR
 from tests.e2e.methods.inputs import write_inputs
 from tests.e2e.methods.objectives import Objective, Whole, learns
 from tests.e2e.methods.step import LEARNING
+from tests.e2e.methods.tasks import OnTask
 
 USUAL = (
     "evol_rl",
@@ -35,6 +36,14 @@ USUAL = (
 )
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
 SMALL = ("rounds=2", "evaluate.every=2", "curate.draw=8", "curate.sample.max_tokens=40")
+SMALL_TASK = (
+    "rounds=2",
+    "evaluate.every=2",
+    "curate.draw=12",
+    "profile.n=1",
+    "evaluate.sample.n=1",
+    "evaluate.report.ks=[1]",
+)
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
@@ -144,6 +153,8 @@ OF_SAMPLERS = ("bypass_", "decoupled_", "geometric_tis", "icepop", "sequence_mis
 def settings(name: str, url: str) -> list[str]:
     """What is set for a method's run: what its check needs, then what the method needs on this recipe."""
     check, sets = BEHAVIOUR[name], [*SMALL]
+    if isinstance(check, OnTask):
+        return [*SMALL_TASK, *(text.format(url=url) for text in check.sets)]
     if learns(check):
         sets += LEARNING
     if isinstance(check, Objective | Whole):
@@ -164,13 +175,14 @@ def methods(new_program: Callable[..., Program]) -> Program:
 def test_a_method_trains_two_rounds_and_does_what_defines_it(methods: Program, judge: Server, name: str) -> None:
     if name == "lora" and find_spec("peft") is None:
         pytest.skip("peft is not installed")
-    sets = settings(name, judge.url)
+    sets, check = settings(name, judge.url), BEHAVIOUR[name]
+    recipe = ("tasks", "--task", check.task) if isinstance(check, OnTask) else (str(RECIPE),)
     told: dict[str, Any] = methods.json(
-        "train", str(RECIPE), "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
+        "train", *recipe, "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
     assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])
-    BEHAVIOUR[name](methods, name)
+    check(methods, name)
 
 
 def test_scale_rls_curve_is_over_the_tokens_of_the_rollouts(methods: Program, monkeypatch: pytest.MonkeyPatch) -> None:

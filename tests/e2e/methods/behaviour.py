@@ -9,6 +9,7 @@ from tests.e2e.methods.judging import JUDGING_METHODS
 from tests.e2e.methods.learning import LEARNING_METHODS
 from tests.e2e.methods.objectives import Check
 from tests.e2e.methods.shaping import SHAPING_METHODS
+from tests.e2e.methods.tasks import TASK_METHODS
 from tests.e2e.methods.waves import WAVE_METHODS
 
 BEHAVIOUR: Mapping[str, Check] = {
@@ -19,5 +20,6 @@ BEHAVIOUR: Mapping[str, Check] = {
     **CURATING_METHODS,
     **WAVE_METHODS,
     **JUDGING_METHODS,
+    **TASK_METHODS,
 }
 """Each raises AssertionError unless a run has the behaviour."""

@@ -10,7 +10,7 @@ from gradus.flows.asked import planned
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import methods_of
-from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files
+from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files, task_overlay
 from gradus.flows.recipe.reading import load_recipe
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
@@ -85,6 +85,12 @@ def test_a_conflict_names_both_methods_and_the_key() -> None:
     with pytest.raises(UsageError, match=r"the methods grpo and dr_grpo set update\.advantage differently"):
         load_recipe("demo", methods=["grpo", "dr_grpo"])
     assert load_recipe("demo", methods=["clip_higher", "dapo"])  # which agree
+
+
+def test_a_task_is_part_of_the_recipe_that_a_method_changes() -> None:
+    both = load_recipe("tasks", methods=[task_overlay("records"), "bleuberi"])
+    assert ([each.name for each in both.score.rewards], both.problems) == (["bleu"], "bundled:records")
+    assert both.name == "tasks-records-bleuberi"
 
 
 def test_a_component_is_replaced_whole_and_a_table_merged() -> None:
