@@ -272,8 +272,8 @@ def _command(spec: RewardSpec) -> list[str]:
     command = [sys.executable, "-P", "-m", "gradus.models.judging.judge"]
     if not spec.isolated:
         return command
-    path = Path(spec.path)
-    return confined(command, [spec.path, *(module.path for module in modules_of(path)[0].values())])
+    files = [spec.path, *(module.path for module in modules_of(Path(spec.path))[0].values())] if spec.path else []
+    return confined(command, files)
 
 
 def _environment(variables: Sequence[str]) -> dict[str, str]:

@@ -4,6 +4,7 @@ resolve("numeric", {}).needs_gold       # True
 resolve("mine.py:by_length", {})        # a user's function, which takes batches (gradus.models.rewards.user)
 """
 
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -122,7 +123,7 @@ def resolve(
         sandbox=component.sandbox,
         columns=component.columns,
         variables=variables,
-        isolated=isolated,
+        isolated=isolated or component.isolated,
     )
 
 
@@ -135,8 +136,17 @@ def load(spec: RewardSpec) -> JudgeRow:
     return lambda row, gold: function(row, gold, spec.max_chars, **spec.settings)
 
 
+def versions(component: Component) -> dict[str, str]:
+    """Return the version of each library of a component; "" for one that is not installed."""
+    found = dict.fromkeys(component.libraries, "")
+    for name in found:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
+
+
 def _version(component: Component) -> str:
     if component.distribution:
         return f"{component.distribution}-{importlib.metadata.version(component.distribution)}"
-    libraries = [f"{name}-{importlib.metadata.version(name)}" for name in component.libraries]
+    libraries = [f"{name}-{version}" for name, version in versions(component).items()]
     return "+".join([str(component.version), *libraries])

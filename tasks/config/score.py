@@ -33,6 +33,11 @@ class RewardConfig(Chosen, kind="reward"):
         """Return whether it runs programs of completions, for which a machine needs a sandbox."""
         return self._declared is not None and self._declared.sandbox
 
+    @property
+    def needs_sandbox(self) -> bool:
+        """Return whether it runs programs, or itself runs in the sandbox."""
+        return self.isolated or self.runs_programs or (self._declared is not None and self._declared.isolated)
+
 
 class ScoreConfig(Config):
     """Judging of rollouts."""

@@ -79,20 +79,34 @@ def gdpo(
 
 
 @component("shape", paper="PaCo-RL", needs=("reward", "components"))
-def log_sum(rows: Rows, *, weights: tuple[float, ...] = ()) -> Mapping[str, Any]:
-    """Reward each row by the sum of w_k log(1 + r_k) over its rewards, so that none outweighs the others (PaCo-RL).
+def log_sum(
+    rows: Rows, *, weights: tuple[float, ...] = (), above: Annotated[float, Ge(0.0)] | None = None
+) -> Mapping[str, Any]:
+    """Reward each row by the sum of its rewards, those that fluctuate most by their logarithms (PaCo-RL).
 
-    "PaCo-RL: Advancing Reinforcement Learning for Consistent Image Generation with Pairwise Reward Modeling"; its form
-    is guessed. Rewards must be above -1; a row that lacks one has none.
+    "PaCo-RL: Advancing Reinforcement Learning for Consistent Image Generation with Pairwise Reward Modeling":
+    R = sum_k w_k f_k(r_k), f_k(r) = log(1 + r) if h_k > delta, else r, with h_k = std(r_k) / |mean(r_k)| over all rows
+    (ddof 0). So none outweighs the others. A reward that has a logarithm must be above -1; a row that lacks a reward
+    has none.
 
     Args:
         weights: Weight w of each reward of the recipe, in their order; () for 1 of each.
+        above: The threshold delta; by default the mean of h over the rewards.
     """
     parts, names = _parts(rows, weights)
     values = np.array([[each.get(name, np.nan) for name in names] for each in parts], dtype=np.float64)
-    if (values <= -1).any():
-        raise ShapeError(f"a reward of {np.nanmin(values):g} has no logarithm of 1 + r: rewards must be above -1")
-    total = (np.log1p(values) * (weights or [1.0] * len(names))).sum(axis=1)
+    known = values[~np.isnan(values).any(axis=1)]
+    if not len(known):
+        return {"reward": np.full(rows.num_rows, np.nan)}
+    mean, std = np.abs(known.mean(axis=0)), known.std(axis=0)
+    spread = np.divide(std, mean, out=np.where(std > 0, np.inf, 0.0), where=mean > 0)
+    tamed = spread > (spread.mean() if above is None else above)
+    if (values[:, tamed] <= -1).any():
+        low = np.nanmin(values[:, tamed])
+        raise ShapeError(f"a reward of {low:g} has no logarithm of 1 + r: rewards must be above -1")
+    found = values.copy()
+    found[:, tamed] = np.log1p(values[:, tamed])
+    total = (found * (weights or [1.0] * len(names))).sum(axis=1)
     return {"reward": np.where(np.isnan(rows["reward"]), np.nan, total)}
 
 
@@ -129,6 +143,26 @@ def trusted(rows: Rows, *, part: str = "format", scale: Annotated[float, Ge(0.0)
     both = (by.count(of_right) > 0) & (by.count(of_wrong) > 0)
     trust = np.where(both, np.exp(np.minimum(by.mean(of_right) - by.mean(of_wrong), 0.0)), 1.0)
     return {"reward": rows["reward"] + scale * trust * value, "trust": trust}
+
+
+@component("shape", paper="arXiv 2508.12957", needs=("group", "reward", "components"))
+def rescaled(rows: Rows, *, part: str = "format", scale: Annotated[float, Ge(0.0)] = 1.0) -> Mapping[str, Any]:
+    """Add a part of the reward that is stretched from 0 to 1 within its group, so that near values differ (ARMed).
+
+    ARMed (arXiv 2508.12957): R = r + scale (s - min s) / (max s - min s) of the group, 0 in a group of equal values. In
+    the recipe the part has the weight 0, so that r has the others. The form is guessed; the paper says that a semantic
+    reward is rescaled, since a model's scores of different answers are nearly equal.
+
+    Args:
+        part: Name of the reward.
+        scale: Its weight in the sum.
+    """
+    value, by = _part(rows, part), rows.by("group")
+    known = np.where(np.isnan(rows["reward"]), np.nan, value)
+    least, most = -by.max(-known), by.max(known)
+    spread = np.where(by.varied(known), most - least, 0.0)
+    share = np.divide(value - least, spread, out=value * 0.0, where=spread > 0)
+    return {"reward": rows["reward"] + scale * share, "spread": spread}
 
 
 def _part(rows: Rows, name: str) -> Floats:

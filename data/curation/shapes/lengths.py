@@ -1,15 +1,17 @@
-"""Shapes of lengths: short completions where the policy can afford them, a budget, a limit."""
+"""Shapes of lengths: short completions where the policy can afford them, a budget, a limit, a target of the problem."""
 
+import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import scipy.special
 from annotated_types import Ge, Gt, Le, Lt
 
-from gradus.components import component
+from gradus.components import REGEX, component
 from gradus.components.rows import Rows
 from gradus.data.arrays import Floats
+from gradus.data.curation.batch import ShapeError
 
 
 @component("shape", paper="arXiv 2505.18086", libraries=("scipy",), needs=("group", "correct", "length", "reward"))
@@ -107,3 +109,88 @@ def length_budget(
         scale: What they add.
     """
     return {"reward": rows["reward"] + scale * np.maximum(0.0, 1 - np.abs(rows["length"] - budget) / budget)}
+
+
+@component("shape", paper="arXiv 2501.12599", needs=("group", "correct", "length", "reward"))
+def shorter(rows: Rows, *, scale: Annotated[float, Ge(0.0)] = 1.0) -> Mapping[str, Any]:
+    """Add up to a half to short right completions, and take as much from long ones, right or wrong (Kimi k1.5).
+
+    Kimi k1.5 (arXiv 2501.12599): R = r + scale l for a right row and r + scale min(0, l) for another, with
+    l = 1/2 - (L - min L) / (max L - min L) over the group; l is 0 in a group of one length.
+
+    Args:
+        scale: Weight of the length.
+    """
+    length, by = np.asarray(rows["length"], dtype=np.float64), rows.by("group")
+    least, most = -by.max(-length), by.max(length)
+    place = np.divide(length - least, most - least, out=np.full(rows.num_rows, 0.5), where=most > least)
+    term = np.where(rows["correct"] == 1, 0.5 - place, np.minimum(0.0, 0.5 - place))
+    return {"reward": rows["reward"] + scale * term, "length_term": term}
+
+
+@component("shape", paper="arXiv 2505.19439", needs=("completion", "length"))
+def format_length(
+    rows: Rows,
+    *,
+    pattern: Annotated[str, REGEX] = r"\\boxed\{.+\}",
+    limit: Annotated[int, Ge(1)] = 3072,
+    turn: Annotated[float, Gt(0.0), Lt(1.0)] = 0.5,
+) -> Mapping[str, Any]:
+    """Reward the format of a completion, and its length only where the format holds; no answer is read.
+
+    "Surrogate Signals from Format and Length" (arXiv 2505.19439): R = 1 + l if the format holds, else min(0, l), with
+    l = 1 - (1 - x / p)^2 for x <= p and 1 - 2 ((x - p) / (1 - p))^2 beyond, x = L / limit, at most 1. The reward of the
+    recipe is not learned from. Deviation: the format is a regular expression, without a check of its mathematics.
+
+    Args:
+        pattern: Regular expression that is searched for in the whole completion.
+        limit: Most tokens of a completion.
+        turn: Share p of the limit from which on a longer completion is rewarded less.
+    """
+    form = re.compile(pattern, re.DOTALL)
+    holds = np.array([form.search(text or "") is not None for text in rows["completion"]], dtype=np.bool_)
+    share = np.minimum(1.0, rows["length"] / limit)
+    below, above = 1 - (1 - share / turn) ** 2, 1 - 2 * ((share - turn) / (1 - turn)) ** 2
+    term = np.where(share <= turn, below, above)
+    return {"reward": np.where(holds, 1 + term, np.minimum(0.0, term)), "format_frac": holds}
+
+
+@component("shape", paper="arXiv 2308.12030", needs=("length", "reward", "problem.length_target"))
+def length_targets(
+    rows: Rows,
+    *,
+    form: Literal["distance", "factor"] = "distance",
+    scale: Annotated[float, Ge(0.0)] = 0.0003,
+    offset: Annotated[float, Ge(0.0), Le(1.0)] = 0.5,
+) -> Mapping[str, Any]:
+    """Reward completions as long as their problem asks: equal, at most, at least, or between.
+
+    "Prompt-Based Length Controlled Generation" (arXiv 2308.12030), `distance`: R = r - scale (max(0, L - max) +
+    max(0, min - L)), which is r - scale |L - T| if both are T, as in L1-Exact (arXiv 2503.04697). L1-Max, `factor`:
+    R = r clip(scale (max - L) + offset, 0, 1). The key `length_target` of a problem's `extra` is a table with `min`,
+    `max` or both, in tokens; its question states them. A problem without one keeps r. Deviation: the first paper's
+    reward is the distance alone.
+
+    Args:
+        form: Whether the distance is taken from the reward, or a factor of it falls with the length.
+        scale: Weight of a token.
+        offset: The factor of a completion of exactly `max` tokens.
+    """
+    bounds = np.array([_bounds(each) for each in rows["problem.length_target"]]).reshape(-1, 2)
+    length, reward = rows["length"], rows["reward"]
+    over, under = np.maximum(0.0, length - bounds[:, 1]), np.maximum(0.0, bounds[:, 0] - length)
+    met = (over == 0) & (under == 0)
+    if form == "distance":
+        return {"reward": reward - scale * (over + under), "met_frac": met}
+    factor = np.clip(scale * (bounds[:, 1] - length) + offset, 0.0, 1.0)
+    return {"reward": reward * np.where(np.isfinite(bounds[:, 1]), factor, 1.0), "met_frac": met}
+
+
+def _bounds(target: Any) -> tuple[float, float]:
+    """Return the least and the most tokens that a target asks for; raise ShapeError unless it is one."""
+    known = target if isinstance(target, dict) else {}
+    least, most = known.get("min", 0), known.get("max", np.inf)
+    numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (least, most))
+    if (target is not None and not {*known} & {"min", "max"}) or not numbers or not 0 <= least <= most:
+        raise ShapeError(f"a problem's length_target is {target!r}: a table with min, max or both, in tokens")
+    return float(least), float(most)

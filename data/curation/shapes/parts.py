@@ -1,8 +1,8 @@
-"""Shapes of the parts of answers: sentences, items and wrong steps are marked, verdicts on chunks are rewarded."""
+"""Shapes of the parts of answers: sentences, items, wrong steps are marked; chunks, turns, sub-answers rewarded."""
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
@@ -10,8 +10,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Lt
 
 from gradus.components import REGEX, component
-from gradus.components.rows import tokens_of
+from gradus.components.rows import Rows, tokens_of
 from gradus.data.curation.batch import BatchRows
+from gradus.data.curation.round import own_rows
 
 
 @component(
@@ -125,6 +126,84 @@ def items(rows: BatchRows, *, item: Annotated[str, REGEX] = r"\W*?(?:\d+[.)]\s+)
         marks.append(own)
         values.append(sum(each["value"] for each in own))
     return {"marks": marks, "items": np.array([len(each) for each in marks], dtype=np.float64), "hits": values}
+
+
+@component("shape", paper="arXiv 2505.19788", needs=("completion", "correct", "reward"))
+def few_turns(
+    rows: Rows, *, turn: Annotated[str, REGEX] = "</think>", scale: Annotated[float, Ge(0.0)] = 0.5
+) -> Mapping[str, Any]:
+    """Add the more to a right completion the fewer turns it has: R = r + 1[right] scale / turns (MinD).
+
+    MinD (arXiv 2505.19788), r_compact beside format and accuracy. The form is guessed. Turns are the matches of an
+    expression, at least one.
+
+    Args:
+        turn: Regular expression that occurs once in a turn.
+        scale: Added to a right completion of one turn.
+    """
+    found = re.compile(turn)
+    turns = np.array([max(1, sum(1 for _ in found.finditer(text or ""))) for text in rows["completion"]], np.float64)
+    return {"reward": rows["reward"] + np.where(rows["correct"] == 1, scale / turns, 0.0), "turns": turns}
+
+
+@component(
+    "shape",
+    paper="arXiv 2505.19640",
+    needs=("completion", "correct", "origin", "reward", "problem.sub_answers", "accuracy.share"),
+)
+def interleaved(
+    rows: Rows,
+    *,
+    answer: Annotated[str, REGEX] = r"<answer>(.*?)</answer>",
+    form: Annotated[str, REGEX] = r"\s*(?:<think>.*?</think>\s*<answer>.*?</answer>\s*)+",
+    credit: Literal["all", "mean", "discounted"] = "discounted",
+    scale: Annotated[float, Ge(0.0)] = 0.5,
+    eps: Annotated[float, Ge(0.0)] = 0.05,
+) -> Mapping[str, Any]:
+    """Reward right answers on the way only if the end is right, the form holds, and accuracy is not falling.
+
+    "Interleaved Reasoning for Large Language Models via Reinforcement Learning" (arXiv 2505.19640): R = r + scale s if
+    the row is right, its form valid, and Acc > Acc_before - eps, else r; Acc is the share of right rows of the policy's
+    own, Acc_before that of the last complete round (the tracker `accuracy`), and in the first round nothing is falling.
+    s is by `credit`: 1 if every sub-answer is right, else 0 (all); the share that is right in its place (mean); 1 if
+    all occur, else the mean of 1 / k, with k the first place of a sub-answer, 0 for none (discounted). Gold ones are
+    the key `sub_answers` of a problem's `extra`, a list of texts; the last answer of a completion is the final one.
+
+    Args:
+        answer: Regular expression of an answer, whose first group is compared, without regard to case.
+        form: Regular expression that the whole completion must match.
+        credit: Kind of s.
+        scale: Its weight in the sum.
+        eps: Fall of the accuracy that is passed over.
+    """
+    own, right = own_rows(rows), rows["correct"] == 1
+    before, judged = rows["accuracy.share"], own & ~np.isnan(rows["correct"])
+    now = right[judged].mean() if judged.any() else 0.0
+    rising = np.isnan(before) | (now > before - eps)
+    said, valid = re.compile(answer, re.DOTALL), re.compile(form, re.DOTALL)
+    value = np.zeros(rows.num_rows)
+    for row in np.flatnonzero(right & rising):
+        text = rows["completion"][row] or ""
+        if valid.fullmatch(text):
+            found = [_plain(each[1] if said.groups else each[0]) for each in said.finditer(text)][:-1]
+            value[row] = _of_sub_answers(found, rows["problem.sub_answers"][row] or (), credit)
+    return {"reward": rows["reward"] + scale * value, "credited_frac": value > 0, "rising": rising}
+
+
+def _of_sub_answers(found: Sequence[str], gold: Sequence[Any], credit: str) -> float:
+    """The credit of the answers before the last one, 0 to 1; 0 without gold ones."""
+    wanted = [_plain(str(each)) for each in gold]
+    if not wanted:
+        return 0.0
+    if credit == "discounted":
+        places = [found.index(each) + 1 if each in found else 0 for each in wanted]
+        return 1.0 if all(places) else sum(1 / each for each in places if each) / len(wanted)
+    hits = sum(one == other for one, other in zip(found, wanted, strict=False))
+    return hits / len(wanted) if credit == "mean" else float(hits == len(wanted))
+
+
+def _plain(text: str) -> str:
+    return text.strip().casefold()
 
 
 def _item(pattern: re.Pattern[str], line: str) -> str:

@@ -29,3 +29,15 @@ def gain_rl(before: Tracked, round: Round, *, step: Annotated[float, Ge(0.0)] = 
     )
     moved = step * np.tanh(2 * (accuracy - 0.5)) + step * np.tanh(2 * angle)
     return {"mu": np.array([known if np.isnan(moved) else known + np.clip(moved, 0.0, 2 * step)])}
+
+
+@component("tracker", by=(), columns=("share",), needs=("correct", "origin"))
+def accuracy(before: Tracked, round: Round) -> dict[str, Any]:
+    """Keep the share of right rows among the policy's own of the newest round with a verdict.
+
+    So `accuracy.share` is the accuracy of the round before, which the shape `interleaved` compares with. Given texts
+    are left out.
+    """
+    verdicts = round.rows["correct"][own_rows(round.rows)]
+    known = verdicts[~np.isnan(verdicts)]
+    return {"share": np.array([known.mean()]) if len(known) else before.at("share")}

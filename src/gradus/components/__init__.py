@@ -80,6 +80,8 @@ class Declaration:
     """True if a reward that needs no gold answer says whether an answer is correct."""
     sandbox: bool = False
     """True if a reward runs programs, for which a machine needs a sandbox."""
+    isolated: bool = False
+    """True if a reward's process itself runs in the sandbox, since its library evaluates what a model wrote."""
     needs: tuple[str, ...] | None = None
     """Columns that a function of rows reads: of candidates (gradus.data.curation.candidates), or of an update
     (gradus.models.objectives.columns). Others are refused, and what nobody needs is neither read nor computed.

@@ -14,7 +14,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Problem
 from gradus.models.judging.pool import JudgeStartError
 from gradus.models.judging.trial import tried
-from gradus.models.rewards import resolve
+from gradus.models.rewards import resolve, versions
 from gradus.models.rewards.user import UNABLE
 from gradus.models.sandbox import NEEDED, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.score import RewardConfig
@@ -33,9 +33,11 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
     """Call each user's reward with two rows, whose completions are a worked solution and a gold answer.
 
     BadInputError if it judges neither, unless it returns None or is slow; for a reward that needs gold answers if no
-    problem has one; and for one that runs programs, or is isolated, if this machine has no sandbox.
+    problem has one; for one that runs programs, or is isolated, if this machine has no sandbox; and for one whose
+    library is not installed.
     """
     rewards = list(rewards)
+    _refuse_without_library(rewards)
     _refuse_without_gold(store, rewards, problems)
     _refuse_without_sandbox(rewards)
     found = [reward for reward in rewards if not reward.is_ours]
@@ -70,9 +72,21 @@ def _have_golds(problems: pa.Table) -> bool:
     return answers.null_count < len(answers) or any(map(further_golds, extra.to_pylist()))
 
 
+def _refuse_without_library(rewards: Iterable[RewardConfig]) -> None:
+    for reward in rewards:
+        missing = (
+            [name for name, version in versions(reward.component).items() if not version] if reward.is_ours else []
+        )
+        if missing:
+            raise BadInputError(
+                f"the reward {reward.label} needs {missing[0]}, which is not installed",
+                hint=f"pip install {missing[0]}",
+            )
+
+
 def _refuse_without_sandbox(rewards: Iterable[RewardConfig]) -> None:
     for reward in rewards:
-        if reward.runs_programs or reward.isolated:
+        if reward.needs_sandbox:
             try:
                 Sandbox(python=reward.settings["python"] if reward.runs_programs else "").close()
             except SandboxUnavailableError as error:
