@@ -45,8 +45,11 @@ SMALL_TASK = (
     "evaluate.report.ks=[1]",
 )
 SERVED = 'roles.judge.rollout={{engine="openai", server={{url="{url}", tokens=false}}}}'
+PARTS = 'score.rewards=["numeric", {{name="format", pattern="7", weight=0.0}}]'
+SUMMED = PARTS.replace("0.0", "1.0")
 CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
+    "armed": (PARTS,),
     "aspo": ('score.rewards=["numeric", "calls.py:calls"]',),
     "brorl": ("curate.draw=2",),
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
@@ -72,6 +75,14 @@ MORE = {
         ),
     ),
     "dapo_overlong": ('update.shapes=[{{name="overlong", limit=30, margin=20}}]',),
+    "fast_math_r1": (
+        SUMMED,
+        (
+            'phase=[{{rounds=1, changes={{"update.terms"=[{{loss="sft", rows={{correct=true}}}}]}}}}, '
+            '{{changes={{"update.shapes"=["shorter"]}}}}]'
+        ),
+    ),
+    "format_length": ('update.shapes=[{{name="format_length", pattern="7", limit=40}}]',),
     "gdpo": ('score.rewards=["numeric", {{name="format", pattern="7"}}]',),
     "gkd": ("teacher=teacher", "update.teacher_top_k=4"),
     "grpo_passk": ("curate.draw=16", "curate.sample.n=4"),
@@ -81,15 +92,28 @@ MORE = {
         'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
     ),
     "infi_mmr": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
+    "interleaved": (
+        'problems="sub_answers.jsonl"',
+        (
+            'update.shapes=[{{name="interleaved", answer="(?:=|####)\\\\s*(-?[0-9]+)", '
+            'form="(?:[^\\n]*\\n){{0,4}}[^\\n]*"}}]'
+        ),
+    ),
     "kdrl": ("teacher=teacher",),
     "know_rl": (
         'problems="knowledge.jsonl"',
         'score.probe.rewards=["numeric"]',
     ),
+    "l1_max": (
+        'problems="targets.jsonl"',
+        'update.shapes=[{{name="length_targets", form="factor", scale=0.02}}]',
+    ),
+    "length_targets": ('problems="targets.jsonl"', 'update.shapes=[{{name="length_targets", scale=0.01}}]'),
     "light_if": ("profile.n=4", "curate.sample.temperature=2.0"),
     "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "lora": ("update.lr=1e-4",),
     "med_cco": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
+    "mind": ('update.shapes=[{{name="few_turns", turn="="}}]',),
     "modomodo": (
         (
             'curate.sampler={{name="modomodo", domains=["chain_sum/2", "chain_sum/3"], '
@@ -101,7 +125,10 @@ MORE = {
         'waves=[{{name="grade", template="{{answer}}"}}, {{name="rewrite", every=1, template="{{rubric}}"}}]',
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
+    "multi_objective": (SUMMED.replace("1.0", "0.2"),),
     "on_policy_distillation": ("teacher=teacher",),
+    "p_grpo": (PARTS,),
+    "paco": (SUMMED,),
     "pref_grpo": ('waves=[{{name="pairs", template="{{question}}|{{first}}|{{second}}"}}]', SERVED),
     "prorl": ("curate.draw=4",),
     "regft": (
@@ -135,6 +162,7 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
+    "trust_grpo": (PARTS,),
     "vcrl": ('curate.sampler="uniform"',),
     "veripo": (
         (

@@ -172,7 +172,7 @@ def length_targets(
     reward is the distance alone.
 
     Args:
-        form: Whether the distance is taken from the reward, or a factor of it falls with the length.
+        form: `distance` takes from the reward, `factor` multiplies it.
         scale: Weight of a token.
         offset: The factor of a completion of exactly `max` tokens.
     """
@@ -182,8 +182,9 @@ def length_targets(
     met = (over == 0) & (under == 0)
     if form == "distance":
         return {"reward": reward - scale * (over + under), "met_frac": met}
-    factor = np.clip(scale * (bounds[:, 1] - length) + offset, 0.0, 1.0)
-    return {"reward": reward * np.where(np.isfinite(bounds[:, 1]), factor, 1.0), "met_frac": met}
+    bounded = np.isfinite(bounds[:, 1])
+    factor = np.clip(scale * (np.where(bounded, bounds[:, 1], length) - length) + offset, 0.0, 1.0)
+    return {"reward": reward * np.where(bounded, factor, 1.0), "met_frac": met}
 
 
 def _bounds(target: Any) -> tuple[float, float]:
@@ -191,6 +192,6 @@ def _bounds(target: Any) -> tuple[float, float]:
     known = target if isinstance(target, dict) else {}
     least, most = known.get("min", 0), known.get("max", np.inf)
     numbers = all(isinstance(each, int | float) and not isinstance(each, bool) for each in (least, most))
-    if (target is not None and not {*known} & {"min", "max"}) or not numbers or not 0 <= least <= most:
+    if (target is not None and not known) or {*known} - {"min", "max"} or not numbers or not 0 <= least <= most:
         raise ShapeError(f"a problem's length_target is {target!r}: a table with min, max or both, in tokens")
     return float(least), float(most)

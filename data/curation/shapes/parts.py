@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Lt
 
 from gradus.components import REGEX, component
 from gradus.components.rows import Rows, tokens_of
-from gradus.data.curation.batch import BatchRows
+from gradus.data.curation.batch import BatchRows, ShapeError
 from gradus.data.curation.round import own_rows
 
 
@@ -190,8 +190,10 @@ def interleaved(
     return {"reward": rows["reward"] + scale * value, "credited_frac": value > 0, "rising": rising}
 
 
-def _of_sub_answers(found: Sequence[str], gold: Sequence[Any], credit: str) -> float:
-    """The credit of the answers before the last one, 0 to 1; 0 without gold ones."""
+def _of_sub_answers(found: Sequence[str], gold: Any, credit: str) -> float:
+    """The credit of the answers before the last one, 0 to 1; 0 without gold ones; ShapeError unless they are a list."""
+    if not isinstance(gold, list | tuple):
+        raise ShapeError(f"a problem's sub_answers are {gold!r}: a list of texts")
     wanted = [_plain(str(each)) for each in gold]
     if not wanted:
         return 0.0

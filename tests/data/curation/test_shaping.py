@@ -69,16 +69,22 @@ def parts_of(*each: dict[str, float], **columns: Any) -> Rows:
     return Rows({"components": parts, **{name: np.array(values, np.float64) for name, values in columns.items()}})
 
 
-def test_log_sums_of_rewards() -> None:
-    found = log_sum(parts_of({"a": 1.0, "b": 3.0}, {"a": 0.0}, reward=[4.0, 0.0]))["reward"]
-    assert found[0] == pytest.approx(math.log(2) + math.log(4))
-    assert np.isnan(found[1])
-    weighed = log_sum(parts_of({"a": 1.0, "b": 3.0}, reward=[4.0]), weights=(2.0, 0.5))["reward"]
-    assert weighed[0] == pytest.approx(2 * math.log(2) + math.log(4) / 2)
+def test_rewards_that_fluctuate_most_are_summed_by_their_logarithms() -> None:
+    # a: mean 2, std 2, h = 1. b: mean 4, std 1, h = 1/4. The mean of both is 5/8; the row without b counts nowhere.
+    rewards = parts_of({"a": 0.0, "b": 3.0}, {"a": 4.0, "b": 5.0}, {"a": 9.0}, reward=[3.0, 9.0, 9.0])
+    found = log_sum(rewards)["reward"]
+    assert found[:2].tolist() == pytest.approx([3.0, math.log(5) + 5])
+    assert np.isnan(found[2])
+    both = log_sum(rewards, weights=(2.0, 0.5), above=0.2)["reward"]
+    assert both[:2].tolist() == pytest.approx([math.log(4) / 2, 2 * math.log(5) + math.log(6) / 2])
+    assert log_sum(rewards, above=1.0)["reward"][:2].tolist() == [3.0, 9.0]  # above, not equal
+    centred = parts_of({"a": -0.5, "b": -9.0}, {"a": 0.5, "b": -9.0}, reward=[1.0, 1.0])  # mean 0: fluctuates most
+    assert log_sum(centred, above=2.0)["reward"].tolist() == pytest.approx([math.log(0.5) - 9, math.log(1.5) - 9])
     with pytest.raises(ShapeError, match="above -1"):
-        log_sum(parts_of({"a": -1.0}, reward=[1.0]))
+        log_sum(parts_of({"a": -1.0}, {"a": 1.0}, reward=[1.0, 1.0]), above=0.0)
     with pytest.raises(ShapeError, match="1 weights"):
         log_sum(parts_of({"a": 1.0, "b": 1.0}, reward=[1.0]), weights=(1.0,))
+    assert np.isnan(log_sum(parts_of({"a": 1.0}, {"b": 1.0}, reward=[1.0, 1.0]))["reward"]).all()
 
 
 def test_a_part_counts_for_right_rows_alone() -> None:

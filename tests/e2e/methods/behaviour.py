@@ -7,6 +7,7 @@ from tests.e2e.methods.given import GIVEN_METHODS
 from tests.e2e.methods.groups import GROUP_METHODS
 from tests.e2e.methods.judging import JUDGING_METHODS
 from tests.e2e.methods.learning import LEARNING_METHODS
+from tests.e2e.methods.lengths import LENGTH_METHODS
 from tests.e2e.methods.objectives import Check
 from tests.e2e.methods.shaping import SHAPING_METHODS
 from tests.e2e.methods.tasks import TASK_METHODS
@@ -17,6 +18,7 @@ BEHAVIOUR: Mapping[str, Check] = {
     **GIVEN_METHODS,
     **GROUP_METHODS,
     **SHAPING_METHODS,
+    **LENGTH_METHODS,
     **CURATING_METHODS,
     **WAVE_METHODS,
     **JUDGING_METHODS,

@@ -1,6 +1,7 @@
 """Files that some methods need beside the problems of the recipe."""
 
 import json
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -16,15 +17,26 @@ CALLS = """def calls(rows):
     ]
 """
 """A reward that marks as `call` the character of the number of a rollout, of the first six of a group."""
+TARGETS = (None, {"max": 12}, {"min": 14, "max": 14}, {"min": 30}, {"min": 10, "max": 16}, {"max": 60})
+"""Lengths that problems ask for, one after the other."""
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
 
 
 def write_inputs(home: Path) -> None:
-    """Write beside `train.jsonl` and `heldout.jsonl` a teacher, a leaked suite, points of knowledge, a reward."""
+    """Write beside `train.jsonl` and `heldout.jsonl` a teacher, a reward, and problems with what some methods read."""
     problems = [json.loads(line) for line in (home / "train.jsonl").read_text().splitlines()]
     heldout = [json.loads(line) for line in (home / "heldout.jsonl").read_text().splitlines()]
     pointed = [{**row, "knowledge": ["carry the ten", "go from left to right"]} for row in problems]
-    for name, rows in (("leaked", [*problems[::2], *islice(heldout, 4)]), ("knowledge", pointed)):
+    files = {
+        "leaked": [*problems[::2], *islice(heldout, 4)],
+        "knowledge": pointed,
+        "targets": [{**row, "length_target": TARGETS[at % len(TARGETS)]} for at, row in enumerate(problems)],
+        "sub_answers": [
+            {**row, "sub_answers": [*re.findall(r"=(-?\d+)", row["solution"]), *["none"][: at % 2]]}
+            for at, row in enumerate(problems)
+        ],
+    }
+    for name, rows in files.items():
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (home / "calls.py").write_text(CALLS)
     teacher, generator = load_policy(BUNDLED), torch.Generator().manual_seed(1)
