@@ -62,6 +62,18 @@ def by_hand(program: Program) -> list[tuple[int, str, str, bool, bool, float]]:
     return found
 
 
+def test_the_report_of_an_agreement_shows_the_rows_on_which_they_disagree(
+    trained: tuple[Program, dict[str, Any]],
+) -> None:
+    program, found = trained
+    (pair,) = found["pairs"]
+    program.json("report", found["run"], "--out", "flips.html")
+    page = (program.home / "flips.html").read_text()
+    assert f"They disagree on {pair['num_flips']:,} rollouts." in page
+    assert all(each["rollout_id"] in page for each in pair["flips"])
+    assert f"the first update that differs is that of round {pair['divergences'][0]['round']}." in page
+
+
 def test_rounds_flips_and_groups_are_those_of_the_files(trained: tuple[Program, dict[str, Any]]) -> None:
     program, found = trained
     (pair,) = found["pairs"]

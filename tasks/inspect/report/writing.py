@@ -26,6 +26,7 @@ from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
 from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, help_curves, hint_use, rate_maps
 from gradus.tasks.inspect.report.pictures import svg, write_png
+from gradus.tasks.inspect.report.verdicts import read_disagreements
 from gradus.tasks.inspect.run_rows import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.runs.journal import read_settings
@@ -87,6 +88,7 @@ def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
         "flips": flipped,
         "costs": [spent] if spent.frame else [],
         "groups": chosen_groups(rows, tokenizers),
+        "verdicts": read_disagreements(rows.run.folder, rows.run.on_damage),
         "run": rows.run.name,
         "story": _story(rows, ending),
         "settings": _settings(rows),

@@ -8,11 +8,11 @@ from pathlib import Path
 import matplotlib as mpl
 import pytest
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.inspect.report.writing import write_report
-from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
+from gradus.tasks.tracking.facts import AGREEMENT, REPORT_PAGE, SAMPLE_TABLE
 from tests.tasks.made_run import QUESTIONS, RUN, MadeRun
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -190,3 +190,32 @@ def test_a_report_that_fails_at_the_end_is_a_sentence_and_leaves_no_older_one(tm
     assert "does not have the bytes that its manifest names" in said
     assert said.endswith(f"try `gradus report {RUN}`")
     assert not (run.folder / REPORT_PAGE).exists()
+
+
+def test_flips_of_an_agreement_stand_side_by_side(tmp_path: Path) -> None:
+    made = MadeRun(Home(tmp_path))
+    cell = {"by": "round", "value": "2", "rows": 4, "both_right": 1, "only_first": 2, "only_second": 0}
+    flip = {"rollout_id": "r:1", "problem_id": "p", "run": "demo", "round": 2, "right": "own"}
+    pair = {
+        "first": "own",
+        "second": "mine.py:strict",
+        "num_unjudged": 0,
+        "cells": [{**cell, "both_wrong": 1, "agreement": 0.5, "kappa": None}],
+        "rounds": [],
+        "divergences": [{"run": "demo", "round": 2, "tokens": 9, "since": None}],
+        "flips": [{**flip, "completion": HOSTILE["script"], "first": "34", "second": None}],
+        "num_flips": 2,
+    }
+    path = made.folder / AGREEMENT
+    path.write_text(json.dumps({"run": "agree", "rewards": [], "rollouts": 4, "pairs": [pair]}))
+    page = written(Home(tmp_path), tmp_path)
+    text = re.sub(r"\s+", " ", " ".join(page.text))
+    assert "demo: the first update that differs is that of round 2." in text
+    assert "round 2 4 1 2 0 50.0 % -" in text
+    assert "They disagree on 2 rollouts. Shown: 1." in text
+    assert "own: right, read 34" in text
+    assert "mine.py:strict: wrong, read nothing" in text
+    assert ("script" in page.tags, HOSTILE["script"] in text) == (False, True)
+    path.write_text('{"pairs": [{"first": 3}]}')
+    with pytest.raises(CorruptArtifactError, match="is no agreement of rewards"):
+        written(Home(tmp_path), tmp_path)
