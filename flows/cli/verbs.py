@@ -229,7 +229,7 @@ def report(
 def browse(run: RunOrArtifact, partial: Partial = False) -> None:
     """Look through a run in the terminal: rounds, problems, groups side by side, a problem between two rounds.
 
-    Of an artifact: its rows.
+    Of an artifact: its rows. Of a file that `gradus bisect` wrote (.jsonl): its rows, to be labelled right or wrong.
     """
     from gradus.flows.console.browser.program import browse_run
 

@@ -72,8 +72,8 @@ def render_bisected(found: Bisected) -> None:
     bisection = found["found"]
     if bisection is None:
         line(
-            f'{found["to_label"]} rows of {found["labels"]} have no label: write true or false after "correct": in '
-            "each, and repeat the command"
+            f"{found['to_label']} rows of {found['labels']} have no label: `gradus browse {found['labels']}` asks for "
+            'them (or write true or false after "correct": in each); then repeat the command'
         )
         return
     rows = [(each["round"], each["rows"], each["differ"]) for each in bisection["audited"]]

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -13,10 +14,13 @@ from textual.widgets import DataTable, Footer, Static
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.queries import Answer
+from gradus.flows.agreement.bisect_asked import LABELS
 from gradus.flows.console.browser.groups import cell, plain
+from gradus.flows.console.browser.labelling import LabelBrowser
 from gradus.flows.console.browser.lists import Browser, Lines
 from gradus.flows.console.query_rows import rows_of, text_of
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.agreement.labels import HOW
 from gradus.tasks.inspect.browsing import PAGE_ROWS
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.inspect.sql_views import ask
@@ -83,13 +87,21 @@ class _RowScreen(Screen[None]):
 
 
 def browse_run(home: Home, run: str, say: Callable[[str], None], on_damage: OnDamage = refuse) -> None:
-    """Browse a run, or the rows of an artifact; UsageError if this is not a terminal or there is no such run."""
+    """Browse a run, the rows of an artifact, or the rows to label of a file.
+
+    UsageError if this is not a terminal or there is no such run.
+    """
     is_artifact = bool(REFERENCE.fullmatch(run))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         instead = (
             f"`gradus show {run}` prints its first rows" if is_artifact else f"`gradus report {run}` writes a page"
         )
+        if run.endswith(LABELS):
+            instead = HOW
         raise UsageError("browse needs a terminal", hint=f"{instead} instead")
+    if run.endswith(LABELS):
+        LabelBrowser(Path(run)).run()
+        return
     if is_artifact:
         with ask(home, f'select * from "{run}"', None, say, on_damage) as found:  # noqa: S608 - a checked name
             RowBrowser(run, found).run()

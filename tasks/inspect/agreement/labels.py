@@ -19,11 +19,42 @@ def read_labels(path: Path) -> dict[str, bool | None]:
     if not path.exists():
         return {}
     found: dict[str, bool | None] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").splitlines(), 1):
+    for number, line in enumerate(path.read_text(encoding="utf-8-sig", errors="replace").split("\n"), 1):
         if line.strip():
             name, label = _label(line, f"{path} line {number}")
             found[name] = label
     return found
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """Return the rows of a file, each with its label; BadInputError for a line that is wrong, or a file without any."""
+    if not read_labels(path):
+        raise BadInputError(f"{path} has no row to label", hint="`gradus bisect RUN --with FILE.jsonl` writes them")
+    return [{"correct": None, **row} for row in map(_row, _lines(path)) if row]
+
+
+def write_label(path: Path, rollout_id: str, label: bool | None) -> None:
+    """Set the label of a rollout; all other lines stay as they are."""
+    lines = [(line, _row(line)) for line in _lines(path)]
+    changed = (
+        json.dumps({**row, "correct": label}, ensure_ascii=False) if row.get("rollout_id") == rollout_id else line
+        for line, row in lines
+    )
+    replace_file(path, "".join(f"{line}\n" for line in changed))
+
+
+def _row(line: str) -> dict[str, Any]:
+    """Return the row of a line; an empty one if it was changed to something else."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return row if isinstance(row, dict) else {}
+
+
+def _lines(path: Path) -> list[str]:
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
+    return [line for line in text.split("\n") if line.strip()]
 
 
 def _label(line: str, where: str) -> tuple[str, bool | None]:

@@ -11,7 +11,7 @@ from scipy.stats import fisher_exact
 
 from gradus.data.errors import BadInputError
 from gradus.tasks.inspect.agreement.bisection import Audited, chosen_rows, fisher, search
-from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
+from gradus.tasks.inspect.agreement.labels import ask_for, read_labels, write_label
 
 
 def audited(rows: int, differ: int) -> Audited:
@@ -84,6 +84,17 @@ def test_labels_are_asked_for_once_and_kept(tmp_path: Path) -> None:
     ask_for(file, [{"rollout_id": "a", "completion": "ü"}, {"rollout_id": "c", "completion": "2"}])
     assert read_labels(file) == {"a": True, "b": None, "c": None}
     assert [json.loads(line)["rollout_id"] for line in file.read_text().splitlines()] == ["a", "b", "c"]
+
+
+def test_a_label_is_set_in_its_line_alone(tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    ask_for(file, [{"rollout_id": name, "completion": "a\u2028b\x85c"} for name in "ab"])
+    with file.open("a") as written:
+        written.write("not JSON\n")
+    write_label(file, "b", label=False)
+    first, second, other = file.read_text().split("\n")[:3]
+    assert (json.loads(first)["correct"], json.loads(second)["correct"], other) == (None, False, "not JSON")
+    assert json.loads(second)["completion"] == "a\u2028b\x85c"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`gradus browse` with the keys of a person, in a terminal of 80 columns."""
 
 import asyncio
+import json
 import re
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -9,10 +10,12 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from gradus.data.errors import UsageError
+from gradus.data.errors import BadInputError, UsageError
+from gradus.flows.console.browser.labelling import LabelBrowser
 from gradus.flows.console.browser.lists import Browser, Lines
 from gradus.flows.console.browser.program import browse_run
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
 from gradus.tasks.inspect.run_rows import open_run
 from tests.tasks.made_run import RUN, MadeRun
 
@@ -112,6 +115,35 @@ def test_a_problem_is_compared_between_two_rounds(home: Home) -> None:
         assert "b1 of train 2" in await screen(pilot, "w")
 
     browse(home, act)
+
+
+def test_rows_are_labelled_one_after_the_other_and_the_file_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "labels.jsonl"
+    rows = [{"rollout_id": name, "question": f"{name}?", "answer": "3", "completion": HOSTILE} for name in "abc"]
+    ask_for(file, rows)
+
+    async def act(pilot: Pilot[None]) -> None:
+        assert "row 1 of 3, 3 without a label: no label" in await screen(pilot)
+        assert "row 2 of 3, 2 without a label: no label" in await screen(pilot, "y")
+        await screen(pilot, "n")
+        assert read_labels(file) == {"a": True, "b": False, "c": None}
+        assert "row 2 of 3, 1 without a label: wrong" in await screen(pilot, "left")
+        await screen(pilot, "u")
+        assert read_labels(file) == {"a": True, "b": None, "c": None}
+        shown = "".join(str(each.render()) for each in pilot.app.screen.query(Static))
+        assert "[red]x[/red]" in shown
+        assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", shown)
+
+    async def look() -> None:
+        app = LabelBrowser(file)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await act(pilot)
+
+    asyncio.run(look())
+    kept = [json.loads(line) for line in file.read_text().splitlines()]
+    assert [{key: row[key] for key in rows[0]} for row in kept] == rows
+    with pytest.raises(BadInputError, match="has no row to label"):
+        LabelBrowser(tmp_path / "none.jsonl")
 
 
 def test_orders_follow_each_other(home: Home) -> None:
