@@ -1,4 +1,4 @@
-r"""The reward `numeric`: the plain reading of one number, compared exactly.
+r"""The reward `numeric`: the plain reading of one number, compared exactly, or within a tolerance.
 
     judge({"completion": "so 2 * 9 = 18\n#### 18"}, "18", {}).outcome   # correct
 
@@ -13,6 +13,9 @@ Left out: decimal commas, spaces between thousands, number words, roots and cons
 
 import re
 from fractions import Fraction
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
@@ -57,8 +60,15 @@ _ATTACHED = re.compile(r"[!^²³⁴-⁹]|[a-ceiknp-rt-z](?![A-Za-z])")
 
 
 @component("reward", name="numeric", needs_gold=True)
-def judge(row: Row, gold: str, max_chars: int) -> Verdict:
-    """1 if the number of the completion equals the gold number exactly, 0 if it differs or there is none."""
+def judge(row: Row, gold: str, max_chars: int, *, tolerance: Annotated[float, Ge(0.0), Le(1.0)] = 0.0) -> Verdict:
+    """1 if the number of the completion equals the gold number, 0 if it differs or there is none.
+
+    Args:
+        row: The completion.
+        gold: The number.
+        max_chars: Longer completions are judged by their last characters.
+        tolerance: Largest relative error of an equal number; 0 compares exactly.
+    """
     wanted = read_gold(gold)
     if wanted is None:
         return failed(f"the gold answer {gold[:80]!r} is not one plain number")
@@ -70,7 +80,7 @@ def judge(row: Row, gold: str, max_chars: int) -> Verdict:
     found, value = (anchored, read_number(anchored)) if anchored is not None else read_last_number(text)
     if value is None:
         return unparsed(found)
-    return judged(correct=value == wanted, extracted=found or "")
+    return judged(correct=abs(value - wanted) <= Fraction(tolerance) * abs(wanted), extracted=found or "")
 
 
 def read_gold(gold: str) -> Fraction | None:

@@ -23,6 +23,23 @@ def outcome(judge, completion, gold):
 
 
 @pytest.mark.parametrize(
+    ("said", "gold", "tolerance", "expected"),
+    [
+        ("#### 101", "100", 0.01, "correct"),
+        ("#### 101.1", "100", 0.01, "wrong"),
+        ("#### 99", "100", 0.01, "correct"),
+        ("#### -99", "-100", 0.01, "correct"),
+        ("#### 100", "-100", 0.01, "wrong"),
+        ("#### 0.001", "0", 0.01, "wrong"),
+        ("#### 0.333", "1/3", 0.0, "wrong"),
+        ("#### 0.333", "1/3", 0.001, "correct"),
+    ],
+)
+def test_a_number_within_the_tolerance(said: str, gold: str, tolerance: float, expected: str) -> None:
+    assert numeric.judge({"completion": said}, gold, 0, tolerance=tolerance).outcome == expected
+
+
+@pytest.mark.parametrize(
     ("text", "value"),
     [
         ("081", 81),
