@@ -1,5 +1,6 @@
 """A user's reward tried on two rows: what it returns is known before anything is sampled."""
 
+import importlib.metadata
 from pathlib import Path
 
 import pyarrow as pa
@@ -61,7 +62,6 @@ def test_a_reward_that_can_judge_no_row_is_refused_and_others_are_not(
     tried("unable", "right", "slow")
 
 
-@needs_sandbox
 def test_problems_with_other_golds_alone_have_golds(tmp_path: Path) -> None:
     store, rewards = Store(tmp_path / "lake"), [RewardConfig(name="exact")]
     for extra, refused in (('{"golds": ["7"]}', False), ('{"golds": []}', True), (None, True)):
@@ -74,6 +74,7 @@ def test_problems_with_other_golds_alone_have_golds(tmp_path: Path) -> None:
             try_rewards(store, rewards, ref, tmp_path)
 
 
+@needs_sandbox
 def test_a_training_on_programs_needs_a_sandbox(
     problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +85,23 @@ def test_a_training_on_programs_needs_a_sandbox(
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BadInputError, match="the reward program needs a sandbox: bubblewrap: bwrap is not installed"):
         try_rewards(store, rewards, ref, tmp_path)
+    with pytest.raises(BadInputError, match="the reward reasoning_gym needs a sandbox"):
+        try_rewards(store, [RewardConfig(name="reasoning_gym")], ref, tmp_path)
     isolated = RewardConfig(name=f"{tmp_path}/mine.py:right", isolated=True)
     with pytest.raises(BadInputError, match=r"the reward mine\.py:right needs a sandbox: bubblewrap: bwrap"):
         try_rewards(store, [isolated], ref, tmp_path)
+
+
+def test_a_reward_whose_library_is_missing_is_named_before_a_token_is_sampled(
+    problems: tuple[Store, Ref], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.metadata.version
+
+    def version(name: str) -> str:
+        if name == "reasoning-gym":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return found(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    with pytest.raises(BadInputError, match="the reward reasoning_gym needs reasoning-gym, which is not installed"):
+        try_rewards(problems[0], [RewardConfig(name="reasoning_gym")], problems[1], tmp_path)
