@@ -41,6 +41,7 @@ _SAMPLED = ("n", "temperature", "top_p", "top_k", "max_tokens")
 PLANNED = (
     *_SAMPLED,
     *(MESSAGES, GIVEN, "source", "hint_level", "hint_text", "reason", "role", "use", "origin", "trained_prompt"),
+    "own_gold",
     *OF_PARENT,
 )
 """Columns of a plan that a wave may set as they are."""
@@ -221,7 +222,8 @@ class Round:
                 rollouts join (-1: one of their own); `together`, the same number in rows that form one new group;
                 `about`, the numbers of the rows that they say something of, one or several each. Any other is stored
                 with the plan, and read as `plan.NAME`. With `messages` (texts are those of the user), and with the text
-                of a completion that is `given`, no hint is inherited. A given text needs an `origin`.
+                of a completion that is `given`, no hint is inherited. A given text needs an `origin`. Rows that are
+                asked something else than their problem are judged by `own_gold`.
         """
         named = {name: value for name, value in (("parent", parent), ("recall", recall)) if value is not None}
         if problems is not None and like is None:

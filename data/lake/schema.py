@@ -26,6 +26,8 @@ NO_TRACKER = (
 """Names before the dot of columns that are not a tracker's."""
 LENGTH = "length"
 """The name by which they read the number of completion tokens, which no table has."""
+OWN_GOLD = "own_gold"
+"""The column with the gold answer of rows that are asked something else than their problem."""
 OWN = "own"
 """The origin of rows that the policy itself wrote."""
 EXPLAINED = "explained"
@@ -62,6 +64,7 @@ _OF_WAVES = (
     _sparse("role", _TEXT, "which model of the recipe samples ([roles.NAME]); null: the policy"),
     _sparse("use", _TEXT, "purpose of the rows (judge, critique ...); null: learn, they are trained on"),
     _sparse("about", pa.list_(_TEXT), "the rollouts that the rows say something of, by their ids"),
+    _sparse(OWN_GOLD, _TEXT, "the gold answer that the rows are judged by; null: that of their problem"),
 )
 """Columns of plans and rollouts that waves after the first fill in."""
 _SHOWN = _sparse("shown", _TEXT, "sentence above the hint in a prompt; null: it begins a correct solution")

@@ -23,17 +23,18 @@ from gradus.data.lake.schema import EXPLAINED, OWN
 
 BARE, HELPED, OTHER, LOST = range(4)
 """Kinds of scored rollouts: the policy's own for the problem's own prompt; those with a hint or a wave's prompt; those
-that count nowhere: given, continued, taken up again, or explaining an answer that the prompt states; lost ones."""
+that count nowhere: given, continued, taken up again, asked another question with a gold of its own, or explaining an
+answer that the prompt states; lost ones."""
 WITHOUT_ROLLOUT = f"kind = {LOST}"
 UNJUDGED = f"kind = {BARE} and correct is null"
 BATCH_ROWS = 1 << 17
 
 _SCORES = ("rollout_id", "problem_id", "reward", "correct", "file_index", "file_row_number")
-_ROLLOUTS = ("rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall")
+_ROLLOUTS = ("rollout_id", "policy", "hint_level", "messages", "origin", "parent", "recall", "own_gold")
 _OWN = f"coalesce(origin, '{OWN}') = '{OWN}' and recall is null"
 _WITH_HELP = "hint_level > 0 or messages is not null"
 _KIND = f"""case
-    when recall is not null or parent is not null then {OTHER}
+    when recall is not null or parent is not null or own_gold is not null then {OTHER}
     when {_WITH_HELP} then if(origin = '{EXPLAINED}', {OTHER}, {HELPED})
     when {_OWN} then {BARE} else {OTHER} end"""
 

@@ -262,7 +262,7 @@ def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRe
         .filter(f"""
             _used.run is not null and _scores.correct is not null and _rollouts.use is null
             and _used.purpose <> 'profile' and _used.purpose not like 'eval%'
-            and _rollouts.parent is null and _rollouts.recall is null
+            and _rollouts.parent is null and _rollouts.recall is null and _rollouts.own_gold is null
             and (coalesce(_rollouts.origin, '{OWN}') = '{OWN}' or {helped} and _rollouts.origin <> '{EXPLAINED}')
         """)
         .project(f"""

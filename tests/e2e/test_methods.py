@@ -20,6 +20,7 @@ from tests.e2e.methods.inputs import write_inputs
 from tests.e2e.methods.objectives import Objective, Whole, learns
 from tests.e2e.methods.step import LEARNING
 from tests.e2e.methods.tasks import OnTask
+from tests.sandboxes import MISSING
 
 USUAL = (
     "evol_rl",
@@ -204,6 +205,8 @@ def test_a_method_trains_two_rounds_and_does_what_defines_it(methods: Program, j
     if name == "lora" and find_spec("peft") is None:
         pytest.skip("peft is not installed")
     sets, check = settings(name, judge.url), BEHAVIOUR[name]
+    if MISSING and isinstance(check, OnTask) and check.task == "programs":
+        pytest.skip(f"this machine has no sandbox: {MISSING}")
     recipe = ("tasks", "--task", check.task) if isinstance(check, OnTask) else (str(RECIPE),)
     told: dict[str, Any] = methods.json(
         "train", *recipe, "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name

@@ -8,6 +8,7 @@ from annotated_types import Ge, Le
 
 from gradus.components import component
 from gradus.components.rows import Rows
+from gradus.data.curation.batch import BatchRows, ShapeError
 from gradus.data.curation.round import own_rows
 from gradus.data.curation.trackers.banks import normalised_group_variance
 
@@ -62,6 +63,23 @@ def band(
         ),
         "in_band_frac": taken,
     }
+
+
+@component("shape", paper="arXiv 2507.05687", needs=("reward",))
+def gated(rows: BatchRows, *, column: str = "parts.code_rules") -> Mapping[str, Any]:
+    """Multiply the reward of each row by a gate: R = g r (AutoTriton).
+
+    AutoTriton (arXiv 2507.05687): r = rules first, then execution. In the recipe the reward that is the gate has the
+    weight 0, so that r has the others. A row without a gate has no reward, and is left out. Deviation: the product is
+    guessed, the abstract says the order alone; programs are run whatever the rules say.
+
+    Args:
+        column: Column of the gates, such as one reward (parts.NAME) or a measure's (NAME.COLUMN).
+    """
+    gate = rows[column]
+    if np.isnan(gate).all():
+        raise ShapeError(f"no row has a number in {column}, the gate of its reward")
+    return {"reward": gate * rows["reward"], "gate": gate}
 
 
 @component("shape", paper="arXiv 2509.19803", needs=("group", "reward", "origin"))

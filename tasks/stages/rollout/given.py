@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import nulls, positions
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.lake.schema import OWN_GOLD, PLAN, ROLLOUTS
 from gradus.data.records import Json
 from gradus.data.sources.reading import Refused
 from gradus.models.policy import PromptSide, completion_texts
@@ -23,7 +23,7 @@ from gradus.tasks.stages.rollout.prompts import Row, refuse_empty, tokenised_pro
 
 TOO_LONG = "longer than the policy's context"
 _OF_PLAN = ("problem_id", "group_id", "hint_level", "hint_text", "origin")
-_SPARSE = ("plan_id", "wave", "call", "messages", "role", "use", "about", "source", TRAINED)
+_SPARSE = ("plan_id", "wave", "call", "messages", "role", "use", "about", OWN_GOLD, "source", TRAINED)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow as pa
 from gradus.data.arrays import Bools, codes, ints, nulls, one_array, positions, ragged, take_or_null
 from gradus.data.curation.continued import named_by, refuse_odd_stored
 from gradus.data.errors import BadInputError
-from gradus.data.lake.schema import OWN, PLAN, ROLLOUTS
+from gradus.data.lake.schema import OWN, OWN_GOLD, PLAN, ROLLOUTS
 from gradus.models.policy import PromptSide
 from gradus.tasks.stages.context import StageContext
 
@@ -38,6 +38,8 @@ class Start:
     """They cover the k tokens."""
     messages: Sequence[Mapping[str, str]] | None
     """The parent's prompt, if it is not that of its problem."""
+    own_gold: str | None
+    """The parent's gold answer, if it is not that of its problem."""
     hint_text: str | None
     """The hint that the parent was shown."""
 
@@ -102,6 +104,7 @@ class Parents:
             logprobs=(*kept, *[None] * len(more)),
             spans=(*_listed(spans), *_listed([_span(cut, cut + len(more), "inserted", trained=False)])),
             messages=parent["messages"],
+            own_gold=parent[OWN_GOLD],
             hint_text=parent["hint_text"],
         )
 

@@ -6,7 +6,7 @@ from typing import TypeVar
 import pyarrow as pa
 from transformers import PreTrainedTokenizerBase
 
-from gradus.data.lake.schema import ROLLOUTS
+from gradus.data.lake.schema import OWN_GOLD, ROLLOUTS
 from gradus.data.unicode import num_halves, whole
 from gradus.models.engines.base import Finished
 from gradus.models.engines.sampling import cut_behind
@@ -66,6 +66,7 @@ def rollouts_table(
     sparse: dict[str, Sequence[object]] = {
         "spans": known(each.start.spans_of(len(d.tokens)) if each.start else None for each, d in rows),
         "messages": [each.start.messages if each.start else each.row["messages"] for each in asked],
+        OWN_GOLD: [each.start.own_gold if each.start else each.row[OWN_GOLD] for each in asked],
         "origin": [each.row["origin"] or origin for each in asked],
         **{name: [each.row[name] for each in asked] for name in _CARRIED},
     }

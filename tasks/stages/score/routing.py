@@ -1,8 +1,14 @@
-"""Rewards by kind of problem: `score.reward_by` names a column, `only` the values of it that a reward judges."""
+"""Rewards by kind of problem: `score.reward_by` names a column, `only` the values of it that a reward judges.
+
+A row with a gold answer of its own (`own_gold`: a wave asks it something else than its problem) is judged by the
+rewards that read that column, and by none of these the others; if no reward reads it, all judge both.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
+from gradus.data.lake.schema import OWN_GOLD
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 from gradus.models.rewards.combine import deciding_reward
@@ -10,6 +16,8 @@ from gradus.models.rewards.structured import parsed
 from gradus.tasks.config.score import ScoreConfig
 
 _KEY = "problem."
+_OF_PROBLEM = ("domain", "source")
+"""Columns of its problem that a row with a gold answer of its own keeps."""
 
 
 def columns_of(config: ScoreConfig) -> tuple[str, ...]:
@@ -27,9 +35,20 @@ def kind_of(row: Row, config: ScoreConfig) -> str:
     return "" if value is None else str(value)
 
 
-def judging(config: ScoreConfig, kind: str) -> tuple[int, ...]:
-    """Return the places of the rewards that judge rows of a kind."""
-    return tuple(at for at, reward in enumerate(config.rewards) if not reward.only or kind in reward.only)
+def beside_problem(row: Row, problem: Row) -> dict[str, Any]:
+    """Return a row with the columns of its problem; with a gold of its own it has that as its answer, and no other."""
+    if OWN_GOLD not in row:
+        return {**row, **problem}
+    return {**row, **{name: problem[name] for name in _OF_PROBLEM if name in problem}, "answer": row[OWN_GOLD]}
+
+
+def judging(config: ScoreConfig, specs: Sequence[RewardSpec], row: Row) -> tuple[int, ...]:
+    """Return the places of the rewards that judge a row."""
+    kind = kind_of(row, config)
+    places = [at for at, reward in enumerate(config.rewards) if not reward.only or kind in reward.only]
+    reading = tuple(at for at in places if OWN_GOLD in specs[at].columns)
+    others = tuple(at for at in places if at not in reading)
+    return (reading or others) if OWN_GOLD in row else (others or reading)
 
 
 def deciders(specs: Sequence[RewardSpec], deciding: int | None) -> Callable[[tuple[int, ...]], int | None]:

@@ -23,7 +23,7 @@ import pyarrow as pa
 from gradus.data.answers import further_golds
 from gradus.data.arrays import Ints, ints, nulls, pc
 from gradus.data.errors import BadInputError, StageError, UsageError
-from gradus.data.lake.schema import MARKS, SCORES, cast_to_schema
+from gradus.data.lake.schema import MARKS, OWN_GOLD, SCORES, cast_to_schema
 from gradus.data.records import JsonObject
 from gradus.data.unicode import whole
 from gradus.models.judging.pool import (
@@ -43,7 +43,7 @@ from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.marked import placed
-from gradus.tasks.stages.score.routing import columns_of, deciders, judging, kind_of
+from gradus.tasks.stages.score.routing import beside_problem, columns_of, deciders, judging
 from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
@@ -66,7 +66,7 @@ _BEAT_S = 1.0
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
 """Never read: no reward sees them."""
 _PROBLEM_COLUMNS = ("answer", "question", "messages", "solution", "domain", "source", "extra")
-_NEEDED = frozenset({*READ, "error"})
+_NEEDED = frozenset({*READ, "error", OWN_GOLD})
 """The columns of rollouts that judging and the report read, whatever the reward."""
 
 Row = dict[str, Any]
@@ -102,7 +102,7 @@ class _Work:
         rows: list[Row] = []
         for given in self.table.take(index).to_pylist():
             row = {name: value for name, value in given.items() if value is not None}
-            row = {**row, **self.problems.get(row["problem_id"], {})}
+            row = beside_problem(row, self.problems.get(row["problem_id"], {}))
             if "answer" in row:
                 row["answer"] = str(row["answer"])
             rows.append(row)
@@ -134,7 +134,7 @@ class _Work:
     def judged(self, places: Ints) -> pa.Table:
         """Judge the rows at some places by every reward, one after the other."""
         rows, start, num_rows = self.rows(places), int(places[0]), self.table.num_rows
-        routes = [judging(self.config, kind_of(row, self.config)) for row in rows]
+        routes = [judging(self.config, self.specs, row) for row in rows]
         columns: list[dict[int, TimedVerdict]] = []
         for turn, (spec, pool) in enumerate(zip(self.specs, self.pools, strict=True)):
             mine = [at for at, places in enumerate(routes) if turn in places]

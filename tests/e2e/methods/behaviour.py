@@ -9,6 +9,7 @@ from tests.e2e.methods.judging import JUDGING_METHODS
 from tests.e2e.methods.learning import LEARNING_METHODS
 from tests.e2e.methods.lengths import LENGTH_METHODS
 from tests.e2e.methods.objectives import Check
+from tests.e2e.methods.programs import PROGRAM_METHODS
 from tests.e2e.methods.shaping import SHAPING_METHODS
 from tests.e2e.methods.tasks import TASK_METHODS
 from tests.e2e.methods.waves import WAVE_METHODS
@@ -23,5 +24,6 @@ BEHAVIOUR: Mapping[str, Check] = {
     **WAVE_METHODS,
     **JUDGING_METHODS,
     **TASK_METHODS,
+    **PROGRAM_METHODS,
 }
 """Each raises AssertionError unless a run has the behaviour."""

@@ -1,0 +1,1 @@
+"""Waves about programs that were run."""
