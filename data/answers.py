@@ -53,6 +53,15 @@ def normalised_gold(text: str) -> str:
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
 
 
+def answer_key(text: str | None) -> str | None:
+    r"""Return the form in which extracted answers are counted: equal numbers have one, other texts but for spaces.
+
+    >>> answer_key("0.50") == answer_key(r"\frac{1}{2}"), answer_key("x  + 1"), answer_key(None)
+    (True, 'x + 1', None)
+    """
+    return None if text is None else normalised_gold(text)
+
+
 def further_golds(extra: str | None) -> list[str]:
     """Return the answers that are as right as the gold of a problem: the list `golds` of its `extra`, JSON.
 

@@ -7,6 +7,7 @@ a worked solution:
     worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
 """
 
+import contextlib
 import hashlib
 import json
 import math
@@ -102,12 +103,11 @@ def plain(row: Row, answers: Answers = "required") -> Problem:
     if messages is None:
         _text(row, "question")
     answer, gold = _plain_gold(row, answers)
-    rest = {key: value for key, value in row.items() if key not in known and key != "extra"}
-    given = row.get("extra")
+    rest = {key: value for key, value in row.items() if key not in known}
     return _problem(
         answer=answer,
         gold=gold,
-        extra=given if isinstance(given, str) else json.dumps(rest, ensure_ascii=False, default=str),
+        extra=_extra(rest.pop("extra", None), rest),
         problem_id=_label(row, "problem_id") or "",
         question=_text_or_none(row, "question"),
         messages=messages,
@@ -115,6 +115,21 @@ def plain(row: Row, answers: Answers = "required") -> Problem:
         domain=_label(row, "domain"),
         source=_label(row, "source"),
     )
+
+
+def _extra(given: object, rest: Mapping[str, object]) -> str:
+    """Return what a row's `extra` holds, an object or its JSON, with its other columns; these win over a key of it.
+
+    A text that is no object stays as it is if there are no other columns, else it is the key `extra`.
+    """
+    held: object = given
+    if isinstance(given, str):
+        with contextlib.suppress(ValueError, RecursionError):
+            held = json.loads(given)
+        if not rest:
+            return given
+    inside = held if isinstance(held, Mapping) else {} if given is None else {"extra": given}
+    return json.dumps({**inside, **rest}, ensure_ascii=False, default=str)
 
 
 def _plain_gold(row: Row, answers: Answers) -> tuple[str | None, str]:

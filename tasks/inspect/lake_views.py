@@ -234,7 +234,8 @@ def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBP
         len(_rollouts.completion_tokens) as completion_tokens, _rollouts.finish_reason,
         _scores.reward, _scores.correct, _scores.outcome, _scores.components as parts, _scores.extracted,
         coalesce(_scores.error, _rollouts.error) as error, _scores.verifier,
-        _rollouts.policy, _rollouts.origin, _rollouts.use, _rollouts.parent, _rollouts.recall, _rollouts.temperature,
+        _rollouts.policy, _rollouts.origin, _rollouts.use, _rollouts.parent, _rollouts.recall, _rollouts.own_gold,
+        _rollouts.temperature,
         {_unique("_rollouts.rollout_id", "_rollouts.artifact")} as rollout_id, _used.rollouts as rollouts_artifact,
         _used.scores as scores_artifact
     """

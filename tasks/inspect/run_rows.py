@@ -65,7 +65,8 @@ found as materialized (
     select s.round, s.purpose, s.problem_id, s.domain, s.group_id, s.sample, s.hint_level,
         s.completion_tokens as tokens, s.finish_reason, s.reward, s.correct, s.outcome,
         took.advantage, took.weight, took.mismatch, s.rollout_id, s.rollouts_artifact,
-        s.hint_level = 0 and coalesce(s.origin, 'own') = 'own' and coalesce(s.use, s.parent, s.recall) is null as bare,
+        s.hint_level = 0 and coalesce(s.origin, 'own') = 'own'
+            and coalesce(s.use, s.parent, s.recall, s.own_gold) is null as bare,
         s.origin, s.use,
         s.purpose like 'eval%' as held_out
     from samples s left join took on took.rollout_id = s.rollout_id and took.round = s.round

@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from gradus.data.answers import answer_key
 from gradus.data.arrays import (
     Bools,
     Column,
@@ -261,12 +262,19 @@ def _evaluated(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> _Rol
     return _Rollouts(
         problem=problem,
         sample=np.where(place < 0, np.arange(len(place)), place),
-        answer=np.where(nulls(answers), -1, codes(answers)[0]),
+        answer=np.where(nulls(answers), -1, codes(_keys(answers))[0]),
         judged=~nulls(verdict),
         correct=bools(verdict),
         reward=floats(reward),
         tokens=floats(pc.list_value_length(rollouts.column("completion_tokens"))),
     )
+
+
+def _keys(answers: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return answers as they are counted for maj@k."""
+    written = answers.unique()
+    keys = pa.array([answer_key(text) for text in written.to_pylist()], pa.string())
+    return take_or_null(pa.chunked_array([keys]), positions(answers, pa.chunked_array([written])))
 
 
 def _refuse_too_few(every: _Rollouts, ks: Sequence[int]) -> None:

@@ -17,22 +17,29 @@ from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
 from tests.e2e.methods.behaviour import BEHAVIOUR
 from tests.e2e.methods.inputs import write_inputs
+from tests.e2e.methods.kinds import write_kinds
 from tests.e2e.methods.objectives import Objective, Whole, learns
 from tests.e2e.methods.step import LEARNING
 from tests.e2e.methods.tasks import OnTask
 from tests.sandboxes import MISSING
 
 USUAL = (
+    "coderl_plus",
     "evol_rl",
     "hpt",
+    "length_targets",
+    "mt_r1_zero",
     "on_policy_distillation",
     "pref_grpo",
     "riskpo",
+    "rl_struct",
+    "saturn",
     "sdpo",
     "seele",
     "spo",
     "sspo",
     "vade",
+    "verif",
     "vl_rethinker",
 )
 CHOSEN = tuple(sorted(overlay_files())) if os.environ.get("GRADUS_METHODS") == "all" else USUAL
@@ -91,6 +98,14 @@ MORE = {
         "curate.draw=16",
         "hint.fractions=[0.25, 0.9, 0.95]",
         'waves=[{{name="guide", level=2, template="{{question}}\\n{{hint}}"}}]',
+    ),
+    "hbpo": (
+        "curate.draw=16",
+        'curate.filters=[{{name="where", condition="domain = \'chain_sum/2\'"}}]',
+        "curate.sample.n=1",
+        'waves=[{{name="budgets", tokens=[10, 16, 22], n=2, template="{{question}}\\n{{budget}}"}}]',
+        'update.shapes=[{{name="hbpo", limit=23, scale=2.0, alpha=0.03}}]',
+        'update.advantage={{name="hbpo", limit=23, scale=2.0}}',
     ),
     "infi_mmr": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "interleaved": (
@@ -197,6 +212,7 @@ def settings(name: str, url: str) -> list[str]:
 def methods(new_program: Callable[..., Program]) -> Program:
     program = new_program(warm=True)
     write_inputs(program.home)
+    write_kinds(program.home)
     return program
 
 
@@ -207,7 +223,7 @@ def test_a_method_trains_two_rounds_and_does_what_defines_it(methods: Program, j
     sets, check = settings(name, judge.url), BEHAVIOUR[name]
     if MISSING and isinstance(check, OnTask) and check.task == "programs":
         pytest.skip(f"this machine has no sandbox: {MISSING}")
-    recipe = ("tasks", "--task", check.task) if isinstance(check, OnTask) else (str(RECIPE),)
+    recipe = ("tasks", "--task", check.task) if isinstance(check, OnTask) and check.task else (str(RECIPE),)
     told: dict[str, Any] = methods.json(
         "train", *recipe, "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )

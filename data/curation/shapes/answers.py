@@ -12,6 +12,7 @@ from annotated_types import Ge, Le, MinLen
 
 from gradus.components import REGEX, component
 from gradus.components.rows import Rows
+from gradus.data.answers import answer_key
 from gradus.data.arrays import Floats, Ints
 
 _WORD = re.compile(r"\w+")
@@ -27,8 +28,8 @@ def empo(
     """Reward an answer by the share of its group that has the same, where the group is neither sure nor lost (EMPO).
 
     EMPO (arXiv 2504.05812): r = |cluster| / G; a group is learned from if low < H < high, the entropy of its clusters.
-    Deviations: clusters are equal extracted answers; a row without one is a cluster of its own and has reward 0. The
-    bounds are not the paper's.
+    Deviations: clusters are equal extracted answers, numbers by their value; a row without one is a cluster of its own
+    and has reward 0. The bounds are not the paper's.
 
     Args:
         low: Groups of this semantic entropy or less are left out, nats.
@@ -36,7 +37,7 @@ def empo(
     """
     reward, entropy = np.zeros(rows.num_rows), np.zeros(rows.num_rows)
     for members in _members(rows):
-        answers = [rows["extracted"][i] for i in members]
+        answers = [answer_key(rows["extracted"][i]) for i in members]
         counts = Counter(answer for answer in answers if answer is not None)
         alone = [1] * answers.count(None)
         shares = [count / len(members) for count in (*counts.values(), *alone)]
@@ -69,7 +70,8 @@ def polychromic(rows: Rows, *, k: Annotated[int, Ge(2)] = 4) -> Mapping[str, Any
     for members in _members(rows):
         judged = members[~np.isnan(rows["reward"][members])]
         if len(judged):
-            _, behaviour = np.unique([text or "" for text in rows["extracted"][judged]], return_inverse=True)
+            answers = [answer_key(text) or "" for text in rows["extracted"][judged]]
+            _, behaviour = np.unique(answers, return_inverse=True)
             reward[judged] = set_scores(rows["reward"][judged], behaviour, min(k, len(judged)))
     return {"reward": reward}
 
@@ -111,7 +113,7 @@ def evol_rl(rows: Rows) -> Mapping[str, Any]:
     """
     reward = np.zeros(rows.num_rows)
     for members in _members(rows):
-        answers = [rows["extracted"][i] for i in members]
+        answers = [answer_key(rows["extracted"][i]) for i in members]
         texts = [(rows["completion"][i] or "").rpartition(_BEHIND)[2] for i in members]
         reward[members] = majority_and_novelty(answers, similarities(texts))
     return {"reward": reward}

@@ -65,21 +65,30 @@ def band(
     }
 
 
-@component("shape", paper="arXiv 2507.05687", needs=("reward",))
-def gated(rows: BatchRows, *, column: str = "parts.code_rules") -> Mapping[str, Any]:
-    """Multiply the reward of each row by a gate: R = g r (AutoTriton).
+@component("shape", paper="arXiv 2504.10160", needs=("reward",))
+def gated(
+    rows: BatchRows, *, column: str = "parts.format", least: float = 1.0, otherwise: float = 0.0
+) -> Mapping[str, Any]:
+    """Keep the reward of rows whose gate is at least `least`: all others have the reward `otherwise` (MT-R1-Zero).
 
-    AutoTriton (arXiv 2507.05687): r = rules first, then execution. In the recipe the reward that is the gate has the
-    weight 0, so that r has the others. A row without a gate has no reward, and is left out. Deviation: the product is
-    guessed, the abstract says the order alone; programs are run whatever the rules say.
+    MT-R1-Zero (arXiv 2504.10160): a metric counts only in the form that was asked for, R = S_form + S_metric, and
+    S_form - 2 = -3 without the form. AutoTriton (arXiv 2507.05687): rules first, then execution, 0 without the rules;
+    there the gate has the weight 0 in the recipe, so that the reward has the others. A row without a gate has no
+    reward, and is left out. Deviation: AutoTriton's abstract says the order alone; programs are run whatever the rules.
 
     Args:
         column: Column of the gates, such as one reward (parts.NAME) or a measure's (NAME.COLUMN).
+        least: Lowest gate that passes.
+        otherwise: Reward of what does not pass.
     """
     gate = rows[column]
     if np.isnan(gate).all():
         raise ShapeError(f"no row has a number in {column}, the gate of its reward")
-    return {"reward": gate * rows["reward"], "gate": gate}
+    passed = gate >= least
+    return {
+        "reward": np.where(np.isnan(gate), np.nan, np.where(passed, rows["reward"], otherwise)),
+        "passed_frac": np.where(np.isnan(gate), np.nan, passed),
+    }
 
 
 @component("shape", paper="arXiv 2509.19803", needs=("group", "reward", "origin"))

@@ -9,6 +9,7 @@ from annotated_types import Gt, Le
 
 from gradus.components import component
 from gradus.components.rows import Rows
+from gradus.data.answers import answer_key
 from gradus.data.arrays import Bools, Floats, Ints
 
 
@@ -71,10 +72,11 @@ def majority(rows: Rows) -> Mapping[str, Any]:
     """Take a row of each group with its most frequent answer (self-consistency, arXiv 2203.11171).
 
     Of equally frequent answers that of the lowest sample counts, and the row of the lowest sample that has it. A row
-    without an answer is taken only if no row of its group has one. Answers are equal as texts.
+    without an answer is taken only if no row of its group has one. Answers are equal as numbers, or as texts.
     """
-    answers, group = rows["extracted"], rows["group"]
-    count = Counter((number, said) for number, said in zip(group.tolist(), answers, strict=True) if said is not None)
+    answers, group = [answer_key(text) for text in rows["extracted"]], rows["group"]
+    voted = [(number, said) for number, said in zip(group.tolist(), answers, strict=True) if said is not None]
+    count: Counter[tuple[int, str | None]] = Counter(voted)
     votes = np.array([count[number, said] for number, said in zip(group.tolist(), answers, strict=True)])
     order = np.lexsort((rows["sample"], -votes, group))
     return {"taken": _first(rows, order), "reason": "another of its group has the more frequent answer"}

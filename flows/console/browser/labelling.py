@@ -50,7 +50,7 @@ class LabelBrowser(App[None]):
         self._draw()
 
     def action_move(self, by: int) -> None:
-        """Show the next row, or the one before."""
+        """Show the row `by` places on."""
         self._at = min(max(0, self._at + by), len(self._rows) - 1)
         self._draw()
 

@@ -156,12 +156,14 @@ def batch(*parts: tuple[float, float | None], weight: float = 0.0) -> BatchRows:
 
 
 def test_a_reward_behind_a_gate() -> None:
-    found = gated(batch((1.0, 1.0), (1.0, 0.0), (0.5, 1.0), (0.5, 0.5), (0.0, 1.0), (1.0, None)))
-    assert found["reward"].tolist() == pytest.approx([1.0, 0.0, 0.5, 0.25, 0.0, np.nan], nan_ok=True)
-    assert found["gate"].tolist() == pytest.approx([1.0, 0.0, 1.0, 0.5, 1.0, np.nan], nan_ok=True)
-    assert gated(batch((1.0, None), (0.5, None)), column="parts.program")["reward"].tolist() == [1.0, 0.25]
+    rows = batch((1.0, 1.0), (1.0, 0.0), (0.5, 1.0), (0.5, 0.5), (0.0, 1.0), (1.0, None))
+    found = gated(rows, column="parts.code_rules")
+    assert found["reward"].tolist() == pytest.approx([1.0, 0.0, 0.5, 0.0, 0.0, np.nan], nan_ok=True)
+    assert found["passed_frac"].tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0, np.nan], nan_ok=True)
+    loose = gated(rows, column="parts.code_rules", least=0.5, otherwise=-3.0)
+    assert loose["reward"].tolist() == pytest.approx([1.0, -3.0, 0.5, 0.5, 0.0, np.nan], nan_ok=True)
 
 
 def test_a_gate_that_nobody_has_is_refused() -> None:
     with pytest.raises(ShapeError, match=r"no row has a number in parts\.code_rules"):
-        gated(batch((1.0, None)))
+        gated(batch((1.0, None)), column="parts.code_rules")

@@ -105,7 +105,7 @@ def test_the_majority_takes_one_row_of_the_most_frequent_answer_of_each_group() 
         {
             "group": np.array([0, 0, 0, 1, 1, 2, 2, 3, 3]),
             "sample": np.array([2, 1, 0, 1, 0, 0, 1, 1, 0]),
-            "extracted": texts("7", "7", "8", "6", "5", None, "4", None, None),
+            "extracted": texts("7", "7.0", "8", "6", "5", None, "4", None, None),
         }
     )
     taken = majority(rows)["taken"]
@@ -138,7 +138,7 @@ def test_grpo_lambda_shortens_where_most_is_right() -> None:
 
 
 def test_empo_by_hand() -> None:
-    rows = Rows({"group": np.array([0] * 4 + [1] * 2), "extracted": texts("7", "7", "8", None, "1", "1")})
+    rows = Rows({"group": np.array([0] * 4 + [1] * 2), "extracted": texts("1/2", "0.50", "8", None, "1,000", "1000")})
     found = empo(rows)
     assert found["reward"].tolist() == [0.5, 0.5, 0.25, 0.0, 1.0, 1.0]
     assert found["entropy"].tolist() == pytest.approx([1.5 * np.log(2)] * 4 + [0.0] * 2)

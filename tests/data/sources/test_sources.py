@@ -279,3 +279,29 @@ def test_a_number_is_a_domain(tmp_path: Path) -> None:
     path.write_text('{"question": "1+1=", "answer": "2", "domain": 7, "source": 1.5}\n')
     (row,), refused = ingest(str(path))
     assert (row["domain"], row["source"], refused.reasons) == ("7", "1.5", {})
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"level": 2}, {"level": 2}),
+        ({"extra": {"tests": [1]}}, {"tests": [1]}),
+        ({"extra": {"tests": [1], "level": 1}, "level": 2}, {"tests": [1], "level": 2}),
+        ({"extra": '{"tests": [1]}', "level": 2}, {"tests": [1], "level": 2}),
+        ({"extra": "a note", "level": 2}, {"extra": "a note", "level": 2}),
+        ({"extra": 3}, {"extra": 3}),
+        ({}, {}),
+    ],
+)
+def test_what_extra_holds_stays_beside_the_other_columns(
+    given: dict[str, Any], expected: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "p.jsonl").write_text(json.dumps({"question": "1+1=", "answer": "2", **given}) + "\n")
+    ((row,), _) = ingest(str(tmp_path / "p.jsonl"))
+    assert json.loads(row["extra"]) == expected
+
+
+def test_a_text_in_extra_alone_stays_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(json.dumps({"question": "1+1=", "answer": "2", "extra": '{"a":  1}'}) + "\n")
+    ((row,), _) = ingest(str(tmp_path / "p.jsonl"))
+    assert row["extra"] == '{"a":  1}'

@@ -13,7 +13,7 @@ from transformers import AutoTokenizer
 
 from tests.e2e.methods import formulas as f
 from tests.e2e.methods.given import problems
-from tests.e2e.methods.made import Made, Row, by, own, same
+from tests.e2e.methods.made import Made, Row, answer, by, own, same
 from tests.e2e.methods.objectives import Check, Objective, Whole, all_of, by_reward, clipped
 from tests.e2e.methods.shaping import in_rounds, rewards
 from tests.e2e.methods.step import AtStep, Step
@@ -64,7 +64,7 @@ def of_sets(group: list[Row]) -> list[float]:
     """Polychromic: over all sets of 4 rows with a row, the mean reward times the share of distinct answers."""
     assert len(group) == 8
     scores = {
-        one: np.mean([group[i]["reward"] for i in one]) * len({group[i]["extracted"] for i in one}) / 4
+        one: np.mean([group[i]["reward"] for i in one]) * len({answer(group[i]) for i in one}) / 4
         for one in combinations(range(len(group)), 4)
     }
     return [float(np.mean([score for one, score in scores.items() if i in one])) for i in range(len(group))]

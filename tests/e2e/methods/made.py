@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 from functools import cache
 from typing import Any
 
@@ -95,6 +96,14 @@ def blank() -> Row:
     """A row without what waves alone fill in."""
     names = ("use", "role", "about", "wave", "call", "parent", "recall", "messages", "extracted", "reward", "correct")
     return dict.fromkeys(names)
+
+
+def answer(row: Row) -> Fraction | str | None:
+    """What was read from it, a number by its value."""
+    try:
+        return None if row["extracted"] is None else Fraction(row["extracted"])
+    except ValueError:
+        return row["extracted"]
 
 
 def own(row: Row) -> bool:

@@ -14,7 +14,7 @@ from tests.e2e.conftest import Program
 from tests.e2e.methods import formulas as f
 from tests.e2e.methods import objectives as o
 from tests.e2e.methods.given import each_origin, luffy, own_clip
-from tests.e2e.methods.made import Made, Row, by, failed, own, rate, same
+from tests.e2e.methods.made import Made, Row, answer, by, failed, own, rate, same
 from tests.e2e.methods.objectives import Check, Objective, Plus, all_of, by_reward
 from tests.e2e.methods.step import Step
 
@@ -69,12 +69,12 @@ def takes(each: Callable[[list[Row]], list[bool]]) -> Check:
 
 
 def shares(group: list[Row]) -> list[float]:
-    said = Counter(row["extracted"] for row in group if row["extracted"] is not None)
-    return [said[row["extracted"]] / len(group) for row in group]
+    said = Counter(answer(row) for row in group if row["extracted"] is not None)
+    return [said[answer(row)] / len(group) for row in group]
 
 
 def neither_sure_nor_lost(group: list[Row]) -> list[bool]:
-    said = Counter(row["extracted"] if row["extracted"] is not None else at for at, row in enumerate(group))
+    said = Counter(answer(row) if row["extracted"] is not None else f"none {at}" for at, row in enumerate(group))
     p = np.array(list(said.values())) / len(group)
     return [bool(0 < -(p * np.log(p)).sum() < 1.6)] * len(group)
 
@@ -86,8 +86,8 @@ def majority_and_novelty(group: list[Row]) -> list[float]:
         norms = [np.sqrt(sum(n * n for n in words[at].values())) for at in (i, j)]
         return sum(n * words[j][word] for word, n in words[i].items()) / max(1e-12, norms[0] * norms[1])
 
-    said = Counter(row["extracted"] for row in group if row["extracted"] is not None)
-    won = [bool(said) and row["extracted"] == said.most_common(1)[0][0] for row in group]
+    said = Counter(answer(row) for row in group if row["extracted"] is not None)
+    won = [bool(said) and answer(row) == said.most_common(1)[0][0] for row in group]
     novel = list[float]()
     for i in range(len(group)):
         others = [j for j in range(len(group)) if j != i]

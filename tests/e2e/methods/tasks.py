@@ -1,16 +1,14 @@
 """Methods whose reward needs problems of a kind: each is laid over a bundled task (`gradus train tasks --task`)."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.e2e.conftest import Program
+from tests.e2e.methods import rewards as r
 from tests.e2e.methods.made import Made, Row
 from tests.e2e.methods.objectives import Check
 from tests.e2e.methods.shaping import ROUNDS
-
-Judge = Callable[[Row, str], float]
-"""Reward of a completion, by its problem with what is in `extra`."""
 
 
 @dataclass(frozen=True)
@@ -18,7 +16,8 @@ class OnTask:
     """A method on the problems of a kind, whose rewards an independent implementation counts again."""
 
     task: str
-    judge: Judge
+    """"" for the problems of the tiny recipe."""
+    judge: r.Judge
     sets: tuple[str, ...] = ()
     """What the method needs on these problems."""
     column: str = "reward"
@@ -28,10 +27,14 @@ class OnTask:
     def __call__(self, program: Program, run: str) -> None:
         """Raise AssertionError if a reward differs, or if all of them are the same."""
         made = Made(program, run)
-        rows = [row for round in ROUNDS for row in made.learned(round)]
+        rows = [{**row, "round": round} for round in ROUNDS for row in made.learned(round)]
         found = [row[self.column] for row in rows]
+        judged = [row for round in ROUNDS for row in made.about(round, "judge")]
         problems = {row["problem_id"]: row for row in made.given("curate", "problems", 1)}
-        again = [self.judge(with_extra(problems[row["problem_id"]]), row["completion"]) for row in rows]
+        again = [
+            self.judge({**with_extra(problems[row["problem_id"]]), "row": row, "judged": judged}, row["completion"])
+            for row in rows
+        ]
         differ = [
             (row["completion"], one, other)
             for row, one, other in zip(rows, found, again, strict=True)
@@ -43,22 +46,71 @@ class OnTask:
             self.more(program, run)
 
 
+def of_level_one(program: Program, run: str) -> None:
+    """SATURN: until enough of them are solved, problems of the first level alone."""
+    made = Made(program, run)
+    assert {row["domain"] for round in ROUNDS for row in made.given("curate", "problems", round)} > {"sat/1"}
+    domains = {row["problem_id"]: row["domain"] for row in made.given("curate", "problems", 1)}
+    assert {domains[row["problem_id"]] for round in ROUNDS for row in made.plan(round)} == {"sat/1"}
+
+
 def with_extra(problem: Row) -> Row:
     """A problem with what is in its `extra`."""
     return {**problem, **json.loads(problem["extra"] or "{}")}
 
 
-def parts_of_record(problem: Row, said: str) -> float:
-    """RL-Struct: the mean of keys, form, validity and values."""
-    wanted = problem["record"]
-    try:
-        found = json.loads(said)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        return 0.0
-    keys = sum(key in found for key in wanted) / len(wanted)
-    return (keys + 1.0 + 1.0 + sum(found.get(key) == value for key, value in wanted.items()) / len(wanted)) / 4
+def on_file(name: str, *sets: str, given: bool = False) -> tuple[str, ...]:
+    """What a method needs whose problems are a file (tests.e2e.methods.kinds)."""
+    shown = (
+        ("given={{template='{{solution}}'}}", 'update.origin_losses=[{{origin="expert", loss="luffy"}}]')
+        if given
+        else ()
+    )
+    return (f'problems="{name}.jsonl"', f'evaluate.problems="{name}.jsonl"', 'ingest.answers="optional"', *shown, *sets)
 
 
-TASK_METHODS: Mapping[str, Check] = {"rl_struct": OnTask("records", parts_of_record)}
+def given(name: str, judge: r.Judge) -> OnTask:
+    """A method whose form the bundled policy does not write: texts that it is given are judged beside its own."""
+    return OnTask("boxes", judge, on_file(name, given=True))
+
+
+FORM = 'score.rewards=[{{name="format", pattern="^[a-z ]+$"}}, "bleu"]'
+TASK_METHODS: Mapping[str, Check] = {
+    "bigcharts_r1": OnTask("", r.erring),
+    "cls_rl": OnTask("choice", lambda p, said: float(r.last(said).lower() == p["answer"].lower()) + r.formed(said)),
+    "docthinker": OnTask("boxes", r.located),
+    "embodied_planning": given("plans", r.prefix),
+    "genome_bench": OnTask("choice", lambda p, said: float(r.last(said) == p["answer"]) + 0.1 * r.formed(said)),
+    "group_rank": given("ranking", r.ranked),
+    "moss_chatv": OnTask("boxes", r.warped, on_file("states")),
+    "mt_r1_zero": OnTask("translation", r.gated, (FORM,), column="shaped"),
+    "no_thinking_cls_rl": OnTask(
+        "choice", lambda p, said: float(" ".join(said.lower().split()) == p["answer"]), on_file("terms")
+    ),
+    "perception_r1": given("several", r.matched),
+    "r1_sgg": given("graphs", r.graph),
+    "r3": OnTask("translation", r.relevant),
+    "reasoning_table": OnTask("tables", r.queried, ("curate.draw=32", "profile.n=4")),
+    "recode": OnTask("programs", r.parsing, on_file("code")),
+    "rl_struct": OnTask("records", r.parts_of_record),
+    "rlvrr": OnTask("translation", r.chain, on_file("terms")),
+    "saturn": OnTask("sat", r.solved, more=of_level_one),
+    "se_gui": OnTask("boxes", r.near),
+    "sim_rl": given("calls", r.called),
+    "sorft": OnTask("sorting", r.f1),
+    "swe_rl": OnTask("programs", r.patch, on_file("code")),
+    "tat_r1": OnTask("translation", r.terms, on_file("terms")),
+    "time_r1": OnTask("dates", r.months),
+    "ui_r1": given("actions", r.acted),
+    "verif": OnTask(
+        "constraints",
+        r.with_verdict,
+        (
+            'waves=[{{name="verify", role="judge", n=1, template="{{question}}"}}]',
+            'score.judge.rewards=[{{name="format", pattern="a"}}]',
+        ),
+        column="shaped",
+    ),
+    "videochat_r1": given("spans", r.spanned),
+    "vlm_r1": OnTask("boxes", r.located),
+}

@@ -88,7 +88,7 @@ def evaluate(
 
 ANSWERS: Answers = {
     "a": [RIGHT, WRONG, RIGHT, UNREAD],
-    "b": [WRONG, WRONG, ("6", False), RIGHT],
+    "b": [WRONG, ("5.0", False), ("6", False), RIGHT],
     "c": [RIGHT, WRONG, FAILED, FAILED],
     "d": [FAILED],
 }
