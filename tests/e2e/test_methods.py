@@ -103,7 +103,7 @@ MORE = {
         "curate.draw=16",
         'curate.filters=[{{name="where", condition="domain = \'chain_sum/2\'"}}]',
         "curate.sample.n=1",
-        'waves=[{{name="budgets", tokens=[10, 16, 22], n=2, template="{{question}}\\n{{budget}}"}}]',
+        'waves=[{{name="budgets", tokens=[8, 10, 20], n=3, template="{{question}}\\n{{budget}}"}}]',
         'update.shapes=[{{name="hbpo", limit=23, scale=2.0, alpha=0.03}}]',
         'update.advantage={{name="hbpo", limit=23, scale=2.0}}',
     ),

@@ -95,6 +95,37 @@ def cosine_length(
     return {"reward": np.where(np.isnan(rows["correct"]), np.nan, value)}
 
 
+@component("shape", paper="arXiv 2507.15844", needs=("correct", "length", "plan.budget"))
+def hbpo(
+    rows: Rows,
+    *,
+    limit: Annotated[int, Ge(1)] = 4096,
+    scale: Annotated[float, Ge(0.0)] = 4.0,
+    alpha: Annotated[float, Ge(0.0)] = 0.000244140625,
+) -> Mapping[str, Any]:
+    """Reward right answers by a cosine of their length that is anchored at the budget of their prompt (HBPO).
+
+    HBPO (arXiv 2507.15844, eq. 1 to 3), for L tokens and the budget b of the wave `budgets`: R = scale cos(pi b / (2
+    limit)) of a right answer with L <= b, scale cos(pi L / (2 limit)) - alpha |L - b| of one with b < L <= limit, else
+    0. A row without a budget is left out, and one without a verdict has no reward.
+
+    Args:
+        limit: Most tokens of an answer that is rewarded, in which the cosine falls to 0.
+        scale: Reward of a right answer as its budget goes to 0.
+        alpha: What a token beyond the budget takes (1 / 4096).
+    """
+    length, budget = rows["length"], np.asarray(rows["plan.budget"], dtype=np.float64)
+    beyond = np.maximum(0.0, length - budget)
+    value = scale * np.cos(np.pi * np.maximum(length, budget) / (2 * limit)) - alpha * beyond
+    value = np.where((rows["correct"] == 1) & (length <= limit), value, 0.0)
+    return {
+        "reward": np.where(np.isnan(rows["correct"]), np.nan, value),
+        "taken": ~np.isnan(budget),
+        "reason": "its prompt states no budget",
+        "met_frac": np.where(np.isnan(budget), np.nan, beyond == 0),
+    }
+
+
 @component("shape", paper="arXiv 2508.08940", needs=("length", "reward"))
 def length_budget(
     rows: Rows, *, budget: Annotated[float, Gt(0.0)] = 256.0, scale: Annotated[float, Ge(0.0)] = 0.5

@@ -1,17 +1,21 @@
-"""Waves that spend more rollouts where they tell more: on further problems, or on groups that are still uncertain."""
+"""Waves that spend more rollouts: on further problems, on groups that are still uncertain, at several token budgets."""
 
 from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 import scipy.special
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from gradus.components import component
 from gradus.components.rows import Lists
+from gradus.components.templates import Template, filled
 from gradus.data.arrays import Floats, Ints
-from gradus.data.curation.round import Planned, Round, first_rows
+from gradus.data.curation.round import Planned, Round, first_rows, own_rows
 from gradus.data.curation.tracked import places
+from gradus.data.curation.waves.judged import questions
+
+_BUDGETED = "{question}\n\nAnswer the question within {budget} tokens."
 
 
 @component("wave", paper="arXiv 2503.14476", needs=("group", "correct"))
@@ -160,6 +164,43 @@ def best_counts(rate: Floats, low: Ints, high: Ints, budget: int) -> Ints:
     gain = (p**before * (1 - p) + (1 - p) ** before * p) * p * (1 - p) ** 2
     order = np.lexsort((p, before, -gain))[: max(0, budget - int(low.sum()))]
     return low + np.bincount(problem[order], minlength=len(rate))
+
+
+@component("wave", paper="arXiv 2507.15844", needs=("group", "origin", "problem.question", "problem.messages"))
+def budgets(
+    round: Round,
+    rng: np.random.Generator,  # noqa: ARG001 - nothing is drawn
+    *,
+    tokens: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1)] = (512, 1024, 2048, 2560),
+    n: Annotated[int, Ge(1)] = 4,
+    template: Annotated[str, Template("question", "budget", needs=("question", "budget"))] = "",
+) -> Planned | None:
+    """Sample each problem with several token budgets in its prompt; the new rows join its group (HBPO).
+
+    HBPO (arXiv 2507.15844): the rollouts of a problem are k subgroups of one budget b each. The plan's column `budget`
+    has b, for the shape and the advantage `hbpo`; the rows are trained for the prompt that states it.
+    Deviations: the budget stands behind the question, where the paper has it behind the opening tag of the thinking;
+    the round's first rollouts, whose prompt states none, measure the problem's difficulty and are not learned from.
+
+    Args:
+        tokens: Budget of each subgroup.
+        n: Rollouts of a subgroup.
+        template: The prompt with {question} and {budget}; empty for ours.
+    """
+    rows, question = round.rows, questions(round.rows)
+    first = first_rows(rows, own_rows(rows) & round.is_first)
+    like, budget = np.repeat(first, len(set(tokens))), np.tile(np.array(sorted(set(tokens))), len(first))
+    return round.plan(
+        like=like,
+        group=rows["group"][like],
+        messages=[
+            filled(template or _BUDGETED, question=question[row], budget=str(each))
+            for row, each in zip(like, budget, strict=True)
+        ],
+        n=n,
+        budget=budget,
+        reason=[f"a budget of {each} tokens" for each in budget],
+    )
 
 
 def _last_rates(history: Lists) -> Floats:

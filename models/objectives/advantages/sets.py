@@ -1,10 +1,10 @@
-"""Advantages of rows as members of sets: with a virtual best row, among k draws, by rank, within a stratum."""
+"""Advantages of rows as members of sets: with a virtual best row, among k draws, by rank, in a stratum or a budget."""
 
 import math
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Le
+from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from gradus.components import component
@@ -134,6 +134,33 @@ def stratified(
     strata = rows.adding({"calls": calls}).by("group", "calls")
     within, whole = standardised(reward, strata, std_eps), standardised(reward, groups, std_eps)
     return alpha * within + (1 - alpha) * whole
+
+
+@component("advantage", paper="arXiv 2507.15844", needs=("reward", "group", "plan.budget"))
+def hbpo(
+    rows: Rows,
+    *,
+    limit: Annotated[int, Ge(1)] = 4096,
+    scale: Annotated[float, Gt(0.0)] = 4.0,
+    std_eps: Annotated[float, Ge(0.0)] = 1e-6,
+) -> Tensor:
+    """HBPO: A_i = (m_b - scale cos(pi b / (2 limit))) + (r_i - mean) / (std + std_eps), (N,).
+
+    HBPO, arXiv 2507.15844, algorithm 1 and eq. 4 and 5: m_b is the mean reward of the rows of the group that have the
+    budget b, less the reward of a right answer within b (limit and scale are those of the shape `hbpo`); mean and std
+    (ddof 1) are those of the whole group. Deviation: the first part is added once, as in the paper, where the authors'
+    code adds it twice. 0 for rows without a reward or a budget; a group of one has the first part alone.
+
+    Args:
+        limit: Length at which the cosine is 0, tokens.
+        scale: Reward of a right answer as its budget goes to 0.
+        std_eps: Added to the std.
+    """
+    reward, budget = rows["reward"], rows["plan.budget"].double()
+    mean = rows.by("group", "plan.budget").mean(reward)
+    within = mean - scale * (math.pi * budget / (2 * limit)).cos()
+    found = within + standardised(reward, rows.by("group"), std_eps)
+    return torch.where(reward.isnan(), 0.0, found).nan_to_num(0.0)
 
 
 def _all_from(some: Tensor, count: Tensor, k: int) -> Tensor:

@@ -21,7 +21,9 @@ A letter must stand there by itself: none is taken out of a word (`e.g.`, `B-cel
 article, a pronoun or a name (`A tree`, `I think`, `B cells`) and no answer. `(X) is wrong` is none either.
 A hedge is unparsed: a second letter that is joined to the first (`A or B`, `(A) and (B)`, `A/B`), another box or marker
 on the same line, a list of options as the last lines, a letter with the text of another option.
-Left out: numbers as labels, several right answers, `E. coli` behind a marker if the row has no options (reads as E).
+With the setting `several` a gold of more letters (`B, D`, `BD`, or a JSON list) wants exactly these: judges.letters.
+Left out: numbers as labels, several right answers by their texts, `E. coli` behind a marker if the row has no options
+(reads as E).
 """
 
 import json
@@ -30,19 +32,16 @@ from collections.abc import Mapping
 
 from gradus.components import component
 from gradus.models.rewards.base import Row, Verdict, failed, judged, unparsed
-from gradus.models.rewards.judges.exact import normalise
+from gradus.models.rewards.judges.letters import BOX, MARKS, fold, gold_letters, stated_letters
 from gradus.models.rewards.text import last_match, marked_answer, strip_invisible, visible_text
 
 Options = Mapping[str, str]
 """Letter (lower case) -> the option's text, normalised."""
 
-_MAX_PHRASE_CHARS = 2000
 _HEDGE = "?"
 
 _SAID = re.compile(r"\b(?:answer|choice|option)[*_` ]{0,8}(?:is\b|:|=)[ \t]*:?", re.IGNORECASE)
 _ITEM = re.compile(r"^[ \t*>-]*[(\[（]?([A-Za-zＡ-Ｚａ-ｚ])[)\].:）．：][ \t*]+(?=\S)", re.MULTILINE)
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{([^{}]*(?:\{[^{}]*\}[^{}]*)*)\}")
-_MARKS = re.compile(r"#{4,}")
 
 _KIND = r"(?:(?:the )?(?:option|choice|answer|letter) )?"
 _LONE = re.compile(rf"{_KIND}(?:[(\[{{] ?([a-z]) ?[)\]}}]|([a-z]) ?[)\].:]?)")
@@ -65,10 +64,20 @@ _LATER = re.compile(r"(?:\b(?:or|and)|[,;/&]) ?([a-z])[).:](?: |$)|(?:\b(?:or|vs
 
 
 @component("reward", name="choice", columns=("options", "choices", "extra"), needs_gold=True)
-def judge(row: Row, gold: str, max_chars: int) -> Verdict:
-    """1 if the completion states the gold letter and no other, 0 otherwise; an error if the gold cannot be read."""
+def judge(row: Row, gold: str, max_chars: int, *, several: bool = False) -> Verdict:
+    """1 if the completion states the gold letter and no other, 0 otherwise; an error if the gold cannot be read.
+
+    Args:
+        row: The completion.
+        gold: The letter, or the text of an option.
+        max_chars: Longer completions are judged by their last characters.
+        several: True if a gold of several letters is right where exactly these are stated; else it is an error.
+    """
     options = read_options(row)
     wanted = read_gold(gold, options)
+    all_wanted = gold_letters(gold) if several and wanted is None else None
+    if all_wanted is not None and (not options or all_wanted <= options.keys()):
+        return _judged_set(row, all_wanted, options, max_chars)
     if wanted is None:
         among = f" among the options {', '.join(options).upper()}" if options else ""
         return failed(f"the gold answer {gold[:80]!r} is no letter{among}, and not the text of exactly one option")
@@ -77,13 +86,21 @@ def judge(row: Row, gold: str, max_chars: int) -> Verdict:
     return unparsed() if found is None else judged(correct=found == wanted, extracted=found.upper())
 
 
+def _judged_set(row: Row, wanted: frozenset[str], options: Options, max_chars: int) -> Verdict:
+    """1 if the completion states exactly these letters, 0 otherwise."""
+    text = strip_invisible(visible_text(row["completion"], max_chars) or "")
+    one = read_answer(text, options)
+    found = stated_letters(text) if one is None else frozenset(one)
+    return unparsed() if found is None else judged(correct=found == wanted, extracted=", ".join(sorted(found)).upper())
+
+
 def read_gold(gold: str, options: Options) -> str | None:
     """The gold letter, lower case; None if it cannot be read, is not an option, or could mean two options."""
     marked = marked_answer(gold, words=True)
     phrase = gold if marked is None else marked
-    letter, named = read_phrase(phrase, {}), _option(_fold(phrase), options)
+    letter, named = read_phrase(phrase, {}), _option(fold(phrase), options)
     if named and letter and letter != named:
-        return named if _LONE.fullmatch(_fold(phrase)) is None else None
+        return named if _LONE.fullmatch(fold(phrase)) is None else None
     letter = named or letter
     return letter if letter and letter != _HEDGE and (not options or letter in options) else None
 
@@ -97,7 +114,7 @@ def read_answer(text: str, options: Options) -> str | None:
 
 def read_phrase(text: str, options: Options) -> str | None:
     """The letter that one phrase states; `?` if it states two, None if it states none."""
-    phrase = _fold(text)
+    phrase = fold(text)
     lone = _LONE.fullmatch(phrase)
     if lone:
         return lone[1] or lone[2]
@@ -127,10 +144,10 @@ def read_options(row: Row) -> dict[str, str]:
             extra = None
         given = (extra.get("options") or extra.get("choices")) if isinstance(extra, dict) else None
     pairs = _pairs(given)
-    labels = [_fold(label).strip("()[]") for label, _ in pairs]
+    labels = [fold(label).strip("()[]") for label, _ in pairs]
     if any(len(label) != 1 or not "a" <= label <= "z" for label in labels) or len(set(labels)) < len(labels):
         return {}
-    return {label: _without_label(label, _fold(text)) for label, (_, text) in zip(labels, pairs, strict=True)}
+    return {label: _without_label(label, fold(text)) for label, (_, text) in zip(labels, pairs, strict=True)}
 
 
 def _pairs(given: object) -> list[tuple[str, str]]:
@@ -153,10 +170,10 @@ def _marked(text: str, options: Options) -> str | None:
     """The answer behind markers or in boxes: those of the last line that has any must agree."""
     content = marked_answer(text, words=True) or ""
     found = read_phrase(content, options)
-    lines = [line for line in text.splitlines() if _MARKS.search(line) or _BOX.search(line)]
+    lines = [line for line in text.splitlines() if MARKS.search(line) or BOX.search(line)]
     last = lines[-1] if lines else ""
-    peers = _MARKS.split(last)[1:] if _MARKS.search(last) else _BOX.findall(last)
-    heads = (_HEAD.match(_fold(peer)) for peer in set(peers))
+    peers = MARKS.split(last)[1:] if MARKS.search(last) else BOX.findall(last)
+    heads = (_HEAD.match(fold(peer)) for peer in set(peers))
     return _HEDGE if found and any(head and head[1] != found for head in heads) else found
 
 
@@ -166,16 +183,16 @@ def _said(text: str, options: Options) -> str | None:
     if said is None:
         return None
     here, _, _ = text[said.end() :].partition("\n")
-    found = read_phrase(here, options) if _fold(here) else _first_line(text[said.end() :], options)
+    found = read_phrase(here, options) if fold(here) else _first_line(text[said.end() :], options)
     earlier = _SAID.split(text[text.rfind("\n", 0, said.start()) + 1 : said.start()])[1:]
-    heads = (_HEAD.match(_fold(part)) for part in earlier)
+    heads = (_HEAD.match(fold(part)) for part in earlier)
     return _HEDGE if found and any(head and head[1] != found for head in heads) else found
 
 
 def _first_line(text: str, options: Options) -> str | None:
     """The answer in the line after `The answer is:`, unless a list of options begins there."""
     lines = text.strip().split("\n", 1)
-    items = {_fold(letter) for letter in _ITEM.findall(text)}
+    items = {fold(letter) for letter in _ITEM.findall(text)}
     return _HEDGE if len(items) > 1 else read_phrase(lines[0], options)
 
 
@@ -185,11 +202,11 @@ def _last_line(text: str, options: Options) -> str | None:
     found = read_phrase(line, options)
     if not found:
         return None
-    if _LONE.fullmatch(_fold(line)):
-        previous = _fold(before.rstrip().rpartition("\n")[2])
+    if _LONE.fullmatch(fold(line)):
+        previous = fold(before.rstrip().rpartition("\n")[2])
         other = _LONE.fullmatch(previous)
         return _HEDGE if other and (other[1] or other[2]) != found else found
-    items = {_fold(letter) for letter in _ITEM.findall(text)}
+    items = {fold(letter) for letter in _ITEM.findall(text)}
     return _HEDGE if items - {found} else found
 
 
@@ -208,10 +225,6 @@ def _option(phrase: str, options: Options) -> str | None:
     """The option that has this text; None if none or more than one has."""
     found = [letter for letter, text in options.items() if text and text == phrase]
     return found[0] if len(found) == 1 else None
-
-
-def _fold(text: str) -> str:
-    return normalise(text[:_MAX_PHRASE_CHARS].replace("*", "").replace("`", ""))
 
 
 def _sure(found: str | None) -> str | None:

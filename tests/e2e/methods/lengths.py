@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from tests.e2e.methods.made import Made, Row, rate, same
@@ -119,6 +120,49 @@ def short_ones_gain(made: Made, round: int) -> None:
         assert len({row["correct"] for row in made.learned(2)}) == 2
 
 
+BUDGETS = (8, 10, 20)
+
+
+def worth(length: int, budget: int) -> float:
+    """HBPO: the reward of a right answer, of a limit of 23 tokens, a scale of 2, and 0.03 for a token too many."""
+    if length > 23:
+        return 0.0
+    far = max(length, budget)
+    return 2 * float(np.cos(np.pi / 2 * far / 23)) - 0.03 * (far - budget)
+
+
+def by_budget(made: Made, round: int) -> None:
+    """HBPO: each problem is asked within every budget, and right answers are rewarded by that of their prompt."""
+    known = {row["plan_id"]: row["budget"] for row in made.table("wave", round)}
+    found, expected = list[float](), list[float]()
+    for group in made.groups(round):
+        budgets = [int(known[row["plan_id"]]) for row in group[1:]]
+        assert sorted(budgets) == sorted(3 * BUDGETS)
+        assert (group[0].get("plan_id") in known, group[0]["taken"]) == (False, False)
+        for row, budget in zip(group[1:], budgets, strict=True):
+            assert row["messages"][0]["content"].endswith(f"=\n{budget}")
+            assert row["taken"]
+            found.append(row["shaped"])
+            expected.append(worth(tokens(row), budget) if row["correct"] else 0.0)
+    same(found, expected)
+    assert round > 1 or len({round_(each) for each in expected}) > 3
+
+
+def within_and_across(s: Step) -> Tensor:
+    """HBPO: the mean of a subgroup less the most that its budget allows, and GRPO over the group."""
+    of_plan = {row["plan_id"]: row["budget"] for row in s.plans if "budget" in row}
+    budget = np.array([of_plan[row["plan_id"]] for row in s.rollouts])
+    reward, group = s.reward.numpy(), s.group.numpy()
+    found = np.zeros(len(reward))
+    for at in range(len(reward)):
+        peers = reward[group == group[at]]
+        alike = reward[(group == group[at]) & (budget == budget[at])]
+        found[at] = alike.mean() - worth(0, int(budget[at]))
+        if np.ptp(peers) > 0:
+            found[at] += (reward[at] - peers.mean()) / (peers.std(ddof=1) + 1e-6)
+    return torch.from_numpy(found)
+
+
 def of_right(s: Step) -> Tensor:
     return s.correct[s.row] / s.correct[s.row].sum()
 
@@ -153,6 +197,7 @@ LENGTH_METHODS: Mapping[str, Check] = {
     "armed": standing(stretched),
     "fast_math_r1": all_of(Objective(lambda s, _a: -s.now, mean=of_right, update=0), in_rounds(short_ones_gain)),
     "format_length": standing(format_then_length),
+    "hbpo": all_of(in_rounds(by_budget), Objective(advantage=within_and_across)),
     "interleaved": in_rounds(on_the_way),
     "l1_max": rewards_of_rows(at_most),
     "length_targets": rewards_of_rows(as_long_as_asked),
