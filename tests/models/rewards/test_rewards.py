@@ -180,7 +180,7 @@ def test_every_registered_reward_loads_and_has_a_version():
     ("name", "given_settings", "said"),
     [
         ("maths", {}, "there is no reward 'maths'"),
-        ("numeric", {"tolerance": 1}, "Extra inputs"),
+        ("numeric", {"units": 1}, "Extra inputs"),
         ("format", {"pattern": "("}, "not a regular expression"),
     ],
 )
