@@ -8,8 +8,6 @@ from gradus.data.errors import UsageError
 from gradus.flows.agreement.asked import AT
 from gradus.flows.parameters import KNOWN_RUN, Named, Taken, named
 
-LABELS = ".jsonl"
-
 
 @dataclass(frozen=True)
 class BisectAsked:

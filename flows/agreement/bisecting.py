@@ -18,7 +18,7 @@ from gradus.data.arrays import Bools, bools, floats, positions, take_or_null
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
-from gradus.flows.agreement.bisect_asked import LABELS, BisectAsked, bisect_asked
+from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
 from gradus.flows.agreement.ready import Stored, check_rewards, settings_of, stored_of
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
@@ -26,7 +26,7 @@ from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.agreement.bisection import Audited, Bisected, chosen_rows, search
-from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
+from gradus.tasks.inspect.agreement.labels import LABELS, ask_for, read_labels
 from gradus.tasks.inspect.agreement.pairs import is_learned, no_verdict
 from gradus.tasks.runtime.stage_adapter import Session
 

@@ -14,13 +14,12 @@ from textual.widgets import DataTable, Footer, Static
 
 from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.queries import Answer
-from gradus.flows.agreement.bisect_asked import LABELS
 from gradus.flows.console.browser.groups import cell, plain
 from gradus.flows.console.browser.labelling import LabelBrowser
 from gradus.flows.console.browser.lists import Browser, Lines
 from gradus.flows.console.query_rows import rows_of, text_of
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.agreement.labels import HOW
+from gradus.tasks.inspect.agreement.labels import HOW, LABELS
 from gradus.tasks.inspect.browsing import PAGE_ROWS
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.inspect.sql_views import ask

@@ -11,6 +11,8 @@ from typing import Any
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file
 
+LABELS = ".jsonl"
+"""The end of its name."""
 HOW = 'write true, false or null after "correct": in every line'
 
 

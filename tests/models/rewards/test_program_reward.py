@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.models.rewards import resolve
+from gradus.components.registry import names
+from gradus.models.rewards import load, resolve
 from gradus.models.rewards.base import Verdict
 from gradus.models.rewards.judges.programs.cases import Call, Code, Stdin, cases, same_output, same_value
 from gradus.models.rewards.judges.programs.languages import LANGUAGES, language_of
@@ -298,3 +299,11 @@ def test_a_value_nested_too_deep_does_not_cross() -> None:
 def test_it_decides_though_it_needs_no_gold() -> None:
     spec = resolve("program", {})
     assert (spec.judges_correctness, spec.needs_gold, spec.sandbox) == (True, False, True)
+
+
+def test_every_registered_reward_loads_and_has_a_version() -> None:
+    for name in names("reward"):
+        assert callable(load(resolve(name, {})))
+    assert resolve("math", {}).verifier == "math@1+math-verify-0.9.0"
+    assert resolve("numeric", {}).verifier == "numeric@1"
+    assert resolve("a/b.py:f", {}, sha256="ab" * 32).verifier == "b.py:f@abababababab"
