@@ -5,7 +5,8 @@ r"""Templates: texts in which names in braces are replaced, and what a component
     template: Annotated[str, Template("question", "answer")] = ""
 
 A template is text, not a program: names are replaced once and literally, whatever braces the rest of it or the texts
-have; `{{name}}` is `{name}`.
+have; `{{name}}` is `{name}`. `{answer:fenced}` puts the text between fences that it cannot close, for a model that
+judges what another one wrote.
 """
 
 import re
@@ -15,7 +16,9 @@ from typing import Any
 from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
-_PLACES = re.compile(r"\{\{([A-Za-z_]\w*)\}\}|\{([A-Za-z_]\w*)\}")
+_PLACES = re.compile(r"\{\{([A-Za-z_]\w*(?::[a-z]+)?)\}\}|\{([A-Za-z_]\w*)(:[a-z]+)?\}")
+_FENCED = ":fenced"
+_TICKS = re.compile("`+")
 _ARGUMENT = re.compile(r"(?:\\[A-Za-z]+(?:\[[^\]]*\])?(?:\{[^{}]*\})*|[\\^_])\Z")
 """Text before the braces of an argument in LaTeX: a command with its other arguments, a power, an index."""
 
@@ -28,10 +31,22 @@ def filled(template: str, **texts: str) -> str:
     """
 
     def put(match: re.Match[str]) -> str:
-        literal, name = match.groups()
-        return f"{{{literal}}}" if literal else texts.get(name, match[0])
+        literal, name, form = match.groups()
+        if literal or name not in texts or form not in (None, _FENCED):
+            return f"{{{literal}}}" if literal else match[0]
+        return fenced(texts[name]) if form else texts[name]
 
     return _PLACES.sub(put, template)
+
+
+def fenced(text: str) -> str:
+    r"""Return a text between lines of backticks, more than it has in a row, so that nothing in it ends there.
+
+    >>> fenced("a ``` b")
+    '````text\na ``` b\n````'
+    """
+    fence = "`" * max(3, 1 + max(map(len, _TICKS.findall(text)), default=0))
+    return f"{fence}text\n{text}\n{fence}"
 
 
 def places(template: str) -> list[str]:
@@ -52,7 +67,9 @@ def unknown_place(template: str, known: Collection[str]) -> str:
     'has the unknown placeholder {problem}; there are {question} and {hint}, and {{problem}} is {problem} literally'
     """
     for match in _PLACES.finditer(template):
-        name = match[2]
+        name, form = match[2], match[3]
+        if name and name in known and form not in (None, _FENCED):
+            return f"has {match[0]}; write {{{name}}}, or {{{name}{_FENCED}}} for a text between fences"
         if name and name not in known and not _ARGUMENT.search(template[: match.start()]):
             return (
                 f"has the unknown placeholder {{{name}}}; there are {_listed(known)}, "

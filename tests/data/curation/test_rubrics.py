@@ -57,7 +57,9 @@ def test_the_rubric_is_written_anew_after_graded_answers() -> None:
     found = {name: values.to_pylist() for name, values in plan.columns.items()}
     assert (found["use"], found["role"], found["about"], found["n"]) == (["rubric"], ["meta"], [["a0", "a0"]], [1])
     said = found["messages"][0][0]["content"]
-    assert said.endswith("Question:\na?\nAnswer:\n5\nGrade: 0.25\n\nQuestion:\na?\nAnswer:\n5\nGrade: 0.75")
+    assert said.endswith(
+        "".join(f"Question:\na?\nAnswer:\n```text\n5\n```\nGrade: {grade}\n\n" for grade in (0.25, 0.75)).rstrip()
+    )
     ungraded = the_round(10, {"reward": pa.nulls(8, pa.float64())})
     assert rewrite(ungraded, np.random.default_rng(0)) is None
 
