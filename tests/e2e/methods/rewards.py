@@ -238,6 +238,25 @@ def matched(problem: Row, said: str) -> float:
     return max(sum(map(overlap, gold, each)) for each in permutations(filled, len(gold))) / len(gold)
 
 
+def detected(problem: Row, said: str) -> float:
+    """VLM-R1: the mean AP over thresholds with the factor for boxes too many, and the form."""
+    found, gold = read(said), problem["boxes"]
+    if not isinstance(found, list) or not all(map(is_box, found)):
+        return has(r"\[.*\]", said)
+    total = 0.0
+    for least in [0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95]:
+        left, hits = [*gold], list[int]()
+        for box in found:
+            near = max(left, key=lambda each: overlap(box, each), default=None)
+            hits.append(int(near is not None and overlap(box, near) >= least))
+            if hits[-1]:
+                left.remove(near)
+        curve = [(sum(hits[:at]) / len(gold), sum(hits[:at]) / at) for at in range(1, len(hits) + 1)]
+        wanted = [number / len(gold) for number in range(1, len(gold) + 1)]
+        total += sum(max((p for r, p in curve if r >= recall), default=0.0) for recall in wanted) / len(gold)
+    return total / 10 * min(1.0, len(gold) / max(1, len(found))) + has(r"\[.*\]", said)
+
+
 def spanned(problem: Row, said: str) -> float:
     """VideoChat-R1: IoU of spans, and the form."""
     found = read(said)

@@ -113,4 +113,5 @@ TASK_METHODS: Mapping[str, Check] = {
     ),
     "videochat_r1": given("spans", r.spanned),
     "vlm_r1": OnTask("boxes", r.located),
+    "vlm_r1_detection": given("several", r.detected),
 }

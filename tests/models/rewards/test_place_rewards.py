@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradus.components.registry import find, function_of, names
-from gradus.models.rewards.judges.places.boxes import iou, judge_box_iou, judge_boxes, matched
+from gradus.models.rewards.judges.places.boxes import (
+    average_precision,
+    iou,
+    judge_box_iou,
+    judge_boxes,
+    judge_detections,
+    matched,
+)
 from gradus.models.rewards.judges.places.paths import judge_action_prefix, judge_dtw, judge_graph_f1, warped
 from gradus.models.rewards.judges.places.points import (
     judge_action,
@@ -68,6 +75,40 @@ SEVERAL: list[tuple[Any, dict[str, Any], float]] = [
 def test_boxes_by_hand(said: Any, settings: dict[str, Any], expected: float) -> None:
     verdict = judge_boxes({"completion": json.dumps(said)}, json.dumps([A, B]), MANY, **settings)
     assert verdict.value == pytest.approx(expected)
+
+
+TEN = [0, 0, 10, 10]
+DETECTIONS = [
+    ([TEN], [TEN], 1.0),
+    ([TEN], [[0, 0, 10, 6]], 3 / 10),  # an IoU of 0.6: right at 0.5, 0.55 and 0.6
+    ([TEN], [TEN, TEN], 1 / 2),  # a precision of 1 where all are found, of twice as many as there are
+    ([TEN], [[50, 50, 60, 60], TEN], 1 / 2 * 1 / 2),
+    ([TEN, [20, 0, 30, 10]], [TEN], 1 / 2),
+    ([TEN, [20, 0, 30, 10]], [[20, 0, 30, 10], TEN], 1.0),
+    ([{"label": "a", "box": TEN}, {"label": "b", "box": TEN}], [{"label": "a", "box": TEN}], 1 / 2),
+    ([{"label": "a", "box": TEN}], [{"label": "b", "box": TEN}], 0.0),
+    ([TEN], [], 0.0),
+]
+
+
+@pytest.mark.parametrize(("gold", "said", "expected"), DETECTIONS, ids=[str(at) for at in range(len(DETECTIONS))])
+def test_detections_by_hand(gold: Any, said: Any, expected: float) -> None:
+    verdict = judge_detections({"completion": json.dumps(said), "boxes": gold}, "", MANY)
+    assert verdict.value == pytest.approx(expected)
+    assert judge_detections({"completion": "none", "boxes": gold}, "", MANY).outcome == "unparsed"
+    assert judge_detections({"completion": "[]", "boxes": [[0, 0, 1]]}, "", MANY).outcome == "error"
+
+
+@given(st.lists(st.booleans(), max_size=8), st.integers(0, 4))
+def test_average_precision_is_the_area_under_the_highest_precision(hits: list[bool], missed: int) -> None:
+    num = sum(hits) + missed
+    if not num:
+        return
+    numbers = [sum(hits[:at]) - 1 if hit else None for at, hit in enumerate(hits, 1)]
+    scores = [[float(number == each) for each in range(num)] for number in numbers]
+    points = [(sum(hits[:at]) / num, sum(hits[:at]) / at) for at in range(1, len(hits) + 1)]
+    steps = [max((p for r, p in points if r >= recall - 1e-12), default=0.0) for recall in np.arange(1, num + 1) / num]
+    assert average_precision(scores, num, 0.5) == pytest.approx(float(np.mean(steps)))
 
 
 def test_labels_of_boxes_must_agree() -> None:
@@ -187,7 +228,8 @@ GOLDS = {
     "items": "quartz, b", "tool_calls": json.dumps([{"name": "f", "arguments": {}}]), "ndcg": '{"a": 1, "b": 0}',
     "json_record": '{"a": 1}', "satisfied": "[[1], [-2]]", "month_distance": "2024-05", "sql_result": "select 'x'",
     "rouge_l": "a reference", "chrf": "Quartz", "edit_similarity": "def f(): pass", "label": "cat",
-    "box_iou": "[0, 0, 1, 1]", "boxes": "[[0, 0, 1, 1]]", "point": "[0, 0, 1, 1]", "span_iou": "[0, 1]",
+    "box_iou": "[0, 0, 1, 1]", "boxes": "[[0, 0, 1, 1]]", "detections": "[[0, 0, 1, 1]]",
+    "point": "[0, 0, 1, 1]", "span_iou": "[0, 1]",
     "relative_error": "5", "action": '{"action": "click"}', "graph_f1": '{"nodes": ["a"]}', "dtw": '["a"]',
     "action_prefix": '["a"]',
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rewards of boxes: `box_iou` of one, `boxes` of several, matched to those of the gold."""
+"""Rewards of boxes: `box_iou` of one, `boxes` of several, matched to those of the gold, `detections` by their mAP."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, TypeGuard
@@ -12,6 +12,8 @@ from gradus.models.rewards.structured import is_numbers, known, stated
 
 Box = Sequence[float]
 """x1, y1, x2, y2 with x1 <= x2 and y1 <= y2."""
+THRESHOLDS = tuple(twentieths / 20 for twentieths in range(10, 20))
+"""Least IoU of a hit, from COCO."""
 
 
 @component("reward", name="box_iou", paper="arXiv 2504.07615", columns=("box", "extra"))
@@ -59,6 +61,50 @@ def judge_boxes(
     table = np.array(scores, np.float64).reshape(len(wanted), len(found))
     value = matched(np.where(table >= least, table, 0.0)) / len(wanted)
     return Verdict(value * (min(1.0, len(wanted) / max(len(found), 1)) if excess else 1.0))
+
+
+@component("reward", name="detections", paper="arXiv 2504.07615", columns=("boxes", "extra"))
+def judge_detections(row: Row, gold: str, max_chars: int) -> Verdict:
+    """R = min(1, G / S) mAP of S stated boxes against G gold ones.
+
+    VLM-R1 (arXiv 2504.07615), open-vocabulary detection: the factor takes from answers with more boxes than there are.
+    mAP is the mean over the labels of the gold and IoU thresholds of 0.5, 0.55 ... 0.95 of the area under the highest
+    precision at each recall or beyond. Boxes have no confidence: the first one stated comes first. The gold is `boxes`
+    (a column, or in `extra`), or the answer as JSON, as for `boxes`. Between 0 and 1 it is no verdict. Deviation: the
+    area is exact, where COCO's takes 101 points.
+
+    Args:
+        row: The completion, a JSON list of boxes.
+        gold: The boxes, if the row has none.
+        max_chars: Longer completions are judged by their last characters.
+    """
+    wanted, found = _labelled(known(row, gold, "boxes")), _labelled(stated(row, max_chars))
+    if not wanted:
+        return failed("the row has no boxes: a list of [x1, y1, x2, y2]")
+    if found is None:
+        return unparsed()
+    labels = list(dict.fromkeys(label for label, _ in wanted))
+    total = 0.0
+    for label in labels:
+        scores = [[iou(box, each) for name, each in wanted if name == label] for name, box in found if name == label]
+        total += sum(average_precision(scores, sum(name == label for name, _ in wanted), least) for least in THRESHOLDS)
+    return Verdict(total / len(labels) / len(THRESHOLDS) * min(1.0, len(wanted) / max(len(found), 1)))
+
+
+def average_precision(scores: Sequence[Sequence[float]], num_wanted: int, least: float) -> float:
+    """Return the area under precision by recall of stated boxes, in their order, by their IoU with each gold box.
+
+    >>> average_precision([[1.0, 0.0], [0.0, 0.3]], 2, 0.5), average_precision([[0.0, 0.3], [1.0, 0.0]], 2, 0.5)
+    (0.5, 0.25)
+    """
+    left, precision = set(range(num_wanted)), list[float]()
+    for place, row in enumerate(scores, 1):
+        best = max(left, key=row.__getitem__, default=None)
+        if best is not None and row[best] >= least:
+            left.remove(best)
+            precision.append((len(precision) + 1) / place)
+    # A hit raises the recall by 1 / G, at the highest precision from there on.
+    return sum(max(precision[at:]) for at in range(len(precision))) / num_wanted
 
 
 def matched(scores: np.ndarray[Any, np.dtype[np.float64]]) -> float:
