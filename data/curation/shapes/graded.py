@@ -14,15 +14,18 @@ from gradus.data.curation.batch import BatchRows, ShapeError
 
 @component("shape", paper="arXiv 2504.20157", needs=("judge: about", "judge: reward"))
 def graded(rows: BatchRows) -> Mapping[str, Any]:
-    """Reward each row by the mean of its judge's grades (MPO); one without any has no reward, and is left out.
+    """Reward each row by the mean of its judges' grades (MPO); one without any has no reward, and is left out.
 
-    MPO (arXiv 2504.20157): the judge is the whole reward.
+    MPO (arXiv 2504.20157): the judge is the whole reward. Several judges are several waves `grade` with roles of their
+    own; `disagreement` is the standard deviation of a row's grades, if it has two.
     """
     said = rows.others("judge")
     known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
     about, grades = said["about"][known, 0], said["reward"][known]
     total, count = np.bincount(about, grades, rows.num_rows), np.bincount(about, minlength=rows.num_rows)
-    return {"reward": np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)}
+    mean = np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)
+    square = np.bincount(about, (grades - mean[about]) ** 2, rows.num_rows)
+    return {"reward": mean, "disagreement": np.where(count > 1, np.sqrt(square / np.maximum(count, 1)), np.nan)}
 
 
 @component("shape", paper="arXiv 2511.12344", needs=("judge: about", "judge: reward", "judge: plan.item_weight"))

@@ -88,5 +88,6 @@ def test_a_rubric_stands_between_marks(answer: str, kept: str) -> None:
 
 def test_the_mean_grade_is_the_reward() -> None:
     table = rows()
-    found = graded(BatchRows(of_use(table, LEARN), beside=table))["reward"]
-    assert found.tolist() == pytest.approx([0.5, np.nan, np.nan], nan_ok=True)
+    found = graded(BatchRows(of_use(table, LEARN), beside=table))
+    assert found["reward"].tolist() == pytest.approx([0.5, np.nan, np.nan], nan_ok=True)
+    assert found["disagreement"].tolist() == pytest.approx([0.25, np.nan, np.nan], nan_ok=True)  # of 0.25 and 0.75
