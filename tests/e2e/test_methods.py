@@ -61,6 +61,11 @@ MORE = {
     "aspo": ('score.rewards=["numeric", "calls.py:calls"]',),
     "brorl": ("curate.draw=2",),
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
+    "cat_rl": (
+        "curate.sample.n=3",
+        "curate.sample.max_tokens=30",
+        'waves=[{{name="reconcile", template="{{answers}}\\n{{question}}"}}]',
+    ),
     "cascade": (
         (
             'phase=[{{rounds=1, changes={{"curate.sample.max_tokens"="=0.5 * curate.sample.max_tokens"}}}}, '

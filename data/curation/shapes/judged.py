@@ -1,4 +1,4 @@
-"""Shapes that reward rows by what a judge said of them."""
+"""Shapes that reward rows by what others said of them: won comparisons, the reference of their group."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 
 from gradus.components import component
+from gradus.components.rows import Lists
+from gradus.data.answers import answer_key
 from gradus.data.curation.batch import BatchRows
 
 
@@ -23,3 +25,25 @@ def win_rate(rows: BatchRows) -> Mapping[str, Any]:
     wins = np.bincount(first, won, rows.num_rows) + np.bincount(second, 1 - won, rows.num_rows)
     games = np.bincount(np.concatenate((first, second)), minlength=rows.num_rows)
     return {"reward": np.divide(wins, games, out=np.full(rows.num_rows, np.nan), where=games > 0)}
+
+
+@component("shape", paper="arXiv 2509.14234", needs=("group", "extracted", "reference: about", "reference: extracted"))
+def same_as_reference(rows: BatchRows) -> Mapping[str, Any]:
+    """Reward each row by r = 1[its answer is that of the reference of its group] (CaT-RL).
+
+    CaT (arXiv 2509.14234), without gold answers: the reference is written from all answers of the group (the wave
+    `reconcile`). Equal numbers are one answer. The rows of a group without a reference, or whose reference states no
+    answer, have no reward, and are left out.
+    """
+    references, group = rows.others("reference"), rows["group"]
+    about = references["about"]
+    each = [about[at] for at in range(references.num_rows)] if isinstance(about, Lists) else list(about)
+    of_group = dict[int, str]()
+    for members, text in zip(each, references["extracted"], strict=True):
+        known = [int(row) for row in members if row >= 0]
+        if known and text is not None:
+            of_group[int(group[known[0]])] = answer_key(text) or ""
+    wanted = [of_group.get(int(number)) for number in group]
+    answers = [answer_key(text) for text in rows["extracted"]]
+    reward = [np.nan if key is None else float(said == key) for key, said in zip(wanted, answers, strict=True)]
+    return {"reward": np.array(reward), "referred_frac": np.array([key is not None for key in wanted])}

@@ -1,10 +1,15 @@
-"""The waves `pairs`, `critique` and `refine`: prompts, groups and what rows are about, by hand."""
+"""The waves `pairs`, `critique`, `refine` and `reconcile`: prompts, groups and what rows are about, by hand."""
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
+from gradus.data.curation.batch import BatchRows
+from gradus.data.curation.by_use import of_use
 from gradus.data.curation.round import Round, round_of
-from gradus.data.curation.waves.judged import critique, pairs, refine
+from gradus.data.curation.shapes.judged import same_as_reference
+from gradus.data.curation.uses import LEARN
+from gradus.data.curation.waves.judged import critique, pairs, reconcile, refine
 
 
 def answers() -> Round:
@@ -35,6 +40,34 @@ def test_a_judge_is_asked_about_all_pairs_in_an_order_that_is_drawn() -> None:
         f"a? 1: {text[int(one)]} 2: {text[int(two)]}" for one, two in wanted
     ]
     assert plan.columns["role"].to_pylist() == plan.columns["use"].to_pylist() == ["judge"] * 3
+
+
+def test_a_reference_is_written_from_all_answers_of_a_group_between_fences() -> None:
+    plan = reconcile(answers(), np.random.default_rng(0), template="{question}\n{answers}")
+    assert plan is not None
+    assert plan.columns["about"].to_pylist() == [["0", "1", "2"]]  # of b one answer failed
+    (asked,) = [each[0]["content"] for each in plan.columns["messages"].to_pylist()]
+    assert asked == "a?\n```text\nx\n```\n\n```text\n{first}\n```\n\n```text\nz\n```"
+    assert plan.columns["role"].to_pylist() == ["anchor"]
+    ours = reconcile(answers(), np.random.default_rng(0))
+    assert ours is not None
+    assert "a?" not in ours.columns["messages"].to_pylist()[0][0]["content"]
+
+
+def test_answers_that_are_those_of_their_reference_are_rewarded() -> None:
+    table = pa.table(
+        {
+            "rollout_id": ["a0", "a1", "a2", "b0", "b1", "c0", "ra", "rb"],
+            "problem_id": list("aaabbcab"),
+            "group": [0, 0, 0, 1, 1, 2, 3, 4],
+            "extracted": ["0.5", "7", None, "7", "8", "9", "1/2", None],
+            "use": [None] * 6 + ["reference"] * 2,
+            "about": [None] * 6 + [["a0", "a1", "a2"], ["b0", "b1"]],
+        }
+    )
+    found = same_as_reference(BatchRows(of_use(table, LEARN), beside=table))
+    assert found["reward"].tolist() == pytest.approx([1.0, 0.0, 0.0, np.nan, np.nan, np.nan], nan_ok=True)
+    assert found["referred_frac"].tolist() == [True] * 3 + [False] * 3
 
 
 def test_a_critique_is_of_the_first_wrong_answers_of_each_group() -> None:

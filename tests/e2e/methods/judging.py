@@ -9,7 +9,7 @@ from torch import Tensor
 
 from tests.e2e.methods import formulas as f
 from tests.e2e.methods.given import each_origin, luffy, own_clip
-from tests.e2e.methods.made import Made, Row, rate, same
+from tests.e2e.methods.made import Made, Row, answer, rate, same
 from tests.e2e.methods.objectives import Check, Objective, all_of
 from tests.e2e.methods.shaping import in_rounds
 from tests.e2e.methods.step import Step
@@ -58,6 +58,19 @@ def wins(made: Made, round: int) -> None:
 
 def tie(pair: Row, group: list[Row]) -> bool:
     return len({len(row["completion"]) for row in group if row["rollout_id"] in pair["about"]}) == 1
+
+
+def as_referred(made: Made, round: int) -> None:
+    """CaT: each row is rewarded for the answer of the reference that was written from all answers of its group."""
+    groups, references = made.groups(round), made.about(round, "reference")
+    assert sorted(sorted(row["about"]) for row in references) == sorted(
+        sorted(row["rollout_id"] for row in group) for group in groups
+    )
+    said = {name: answer(row) for row in references for name in row["about"]}
+    known = [row for group in groups for row in group if said[row["rollout_id"]] is not None]
+    same([row["shaped"] for row in known], [float(answer(row) == said[row["rollout_id"]]) for row in known])
+    assert {row["shaped"] for row in known} == {0.0, 1.0}
+    assert all(row["shaped"] is None for group in groups for row in group if said[row["rollout_id"]] is None)
 
 
 def role_update(made: Made, round: int, role: str) -> list[Row]:
@@ -145,7 +158,7 @@ def voted(made: Made, round: int) -> None:
     plans = {row["group_id"]: row for row in made.plan(round) if row.get("use") == "critique"}
     marks = {row["rollout_id"]: row["marks"] or [] for row in made.table("shape", round)}
     seen = 0
-    for answer, rows in judged("critique", made, round).items():
+    for name, rows in judged("critique", made, round).items():
         votes = [{int(mark["value"]) for mark in row["marks"] or ()} for row in rows if row["reward"] is not None]
         steps = {step for each in votes for step in each}
         if not rows:
@@ -156,12 +169,13 @@ def voted(made: Made, round: int) -> None:
             for step in steps
             if 1 <= step <= len(plan["starts"]) and sum(step in each for each in votes) > len(votes) / 2
         }
-        assert {(mark["start"], mark["end"]) for mark in marks[answer]} == expected
+        assert {(mark["start"], mark["end"]) for mark in marks[name]} == expected
         seen += len(expected)
     assert seen
 
 
 JUDGING_METHODS: Mapping[str, Check] = {
+    "cat_rl": in_rounds(as_referred),
     "capo": all_of(in_rounds(voted), Objective(own_clip, wrong_steps)),
     "critique_grpo": all_of(in_rounds(wrong_answer_refined), Objective(each_origin(own_clip, luffy), f.dr_grpo)),
     "mpo": reward_of(lambda _row, said: float(np.mean(said))),
