@@ -163,7 +163,7 @@ def shorter(rows: Rows, *, scale: Annotated[float, Ge(0.0)] = 1.0) -> Mapping[st
 def format_length(
     rows: Rows,
     *,
-    pattern: Annotated[str, REGEX] = r"\\boxed\{.+\}",
+    pattern: Annotated[str, REGEX] = r"\\boxed\{(?:(?!\\boxed\{)[^}])++\}",
     limit: Annotated[int, Ge(1)] = 3072,
     turn: Annotated[float, Gt(0.0), Lt(1.0)] = 0.5,
 ) -> Mapping[str, Any]:

@@ -154,8 +154,10 @@ def few_turns(
 def interleaved(
     rows: Rows,
     *,
-    answer: Annotated[str, REGEX] = r"<answer>(.*?)</answer>",
-    form: Annotated[str, REGEX] = r"\s*(?:<think>.*?</think>\s*<answer>.*?</answer>\s*)+",
+    answer: Annotated[str, REGEX] = r"<answer>((?:(?!<answer>).)*?)</answer>",
+    form: Annotated[str, REGEX] = (
+        r"\s*+(?:<think>(?:(?!</?think>).)*+</think>\s*+<answer>(?:(?!</?answer>).)*+</answer>\s*+)++"
+    ),
     credit: Literal["all", "mean", "discounted"] = "discounted",
     scale: Annotated[float, Ge(0.0)] = 0.5,
     eps: Annotated[float, Ge(0.0)] = 0.05,
@@ -171,7 +173,7 @@ def interleaved(
 
     Args:
         answer: Regular expression of an answer, whose first group is compared, without regard to case.
-        form: Regular expression that the whole completion must match.
+        form: Regular expression that the whole completion must match; the usual one takes a time linear in its length.
         credit: Kind of s.
         scale: Its weight in the sum.
         eps: Fall of the accuracy that is passed over.

@@ -139,6 +139,18 @@ def test_answers_on_the_way_count_only_where_the_end_is_right_and_the_form_holds
         interleaved(with_text)
 
 
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "said",
+    ["<think>a</think><answer>7</answer>" * 20_000 + "x", "<think>" * 50_000, "<think>a</think>" + "<answer>" * 50_000],
+)
+def test_expressions_for_answers_on_the_way_end_on_hostile_texts(said: str) -> None:
+    rows = on_the_way(said)
+    assert interleaved(rows)["reward"].tolist() == [1.0]
+    boxes = Rows({"completion": objects(r"\boxed{" * 50_000, r"\boxed{\frac{1}{2}}"), "length": np.array([9, 9])})
+    assert format_length(boxes)["format_frac"].tolist() == [False, True]
+
+
 def test_answers_on_the_way_count_only_while_the_accuracy_does_not_fall() -> None:
     # 2 of 4 own verdicts are right, a given text and a row without a verdict count nowhere.
     columns: dict[str, Any] = {"correct": [1, 1, 0, 0, 1, NAN], "origin": [None, "own", None, None, "expert", None]}
