@@ -61,7 +61,7 @@ NOT_QUICK = (
     *("models/training/test_optimizers.py", "tasks/artifacts/test_writing.py", "tasks/inspect/test_doctor.py"),
     *("flows/recipe/course/test_numbers.py", "models/test_values.py", "models/sandbox"),
     *("models/rewards/test_program_reward.py", "models/rewards/test_structure_rewards.py"),
-    "models/rewards/test_generated_problems.py",
+    *("models/rewards/test_generated_problems.py", "data/test_task_sets.py"),
     *("tasks/identity/test_reward_modules.py", "tasks/identity/test_user_modules.py", "tasks/runs/test_journal.py"),
     "tasks/identity/test_loading.py",
     *("tasks/stages/rollout/test_ray.py", "tasks/stages/rollout/test_stage.py", "tasks/stages/test_given.py"),
