@@ -29,7 +29,7 @@ _MIB = 1024 * 1024
 _MAX_LINE_BYTES = 64 * _MIB
 _STDERR_BYTES = 16 * 1024
 _OWN_PROCESSES = 8
-"""Processes of the sandbox itself that the kernel counts as a program's where it is not root's."""
+"""Processes of the sandbox itself, which count against the program's limit if the sandbox was not started by root."""
 _ROOM_BYTES = 1024 * _MIB
 """Address space beside the memory: for libraries and stacks."""
 _BUILD_BYTES = 1024 * _MIB

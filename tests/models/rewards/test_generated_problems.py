@@ -67,11 +67,19 @@ def test_a_row_that_cannot_be_judged_is_an_error_and_no_verdict() -> None:
     assert judge_reasoning_gym({**row, "completion": ""}, item["answer"], MANY).outcome == "unparsed"
 
 
+def test_an_answer_that_reaches_for_pythons_internals_is_wrong_and_not_evaluated(tmp_path: Path) -> None:
+    (item,) = items("countdown", 1)
+    said = f"__import__('pathlib').Path('{tmp_path}/owned').write_text('x')"
+    found = judge_reasoning_gym({**stored(item), "completion": said}, item["answer"], MANY)
+    assert (found.value, found.outcome) == (0.0, "wrong")
+    assert not (tmp_path / "owned").exists()
+
+
 @needs_sandbox
 def test_a_scorer_that_evaluates_answers_reaches_no_file(tmp_path: Path) -> None:
     (item,) = items("countdown", 1)
     owned = tmp_path / "owned"
-    said = (f"__import__('pathlib').Path('{owned}').write_text('x')", item["answer"])
+    said = (f"open('{owned}', 'w')", item["answer"])
     rows = [{**stored(item), "completion": each, "answer": item["answer"]} for each in said]
     spec = resolve("reasoning_gym", {}, max_chars=MANY)
     assert spec.isolated

@@ -13,6 +13,7 @@ from gradus.models.rewards.base import MAX_EXTRACTED_CHARS, Row, Verdict, failed
 from gradus.models.rewards.judges.exact import stated_answer
 from gradus.models.rewards.structured import answer_text, parsed
 
+_INTERNAL = "__"
 Score = Callable[[str, Mapping[str, Any]], float]
 
 
@@ -32,7 +33,9 @@ def judge_reasoning_gym(row: Row, gold: str, max_chars: int) -> Verdict:
     reasoning-gym:FAMILY`, whose `extra` holds what it reads. Scorers evaluate what a model wrote, so they run in the
     sandbox. The answer stands in the last <answer>, or behind a marker as for `exact`; one of several lines behind the
     last `####`, or it is the whole completion behind its thinking. A row is an error if the family scores the gold
-    answer itself below 1 from what is stored.
+    answer itself below 1 from what is stored. Not covered: an answer that is code runs in the judge's process, where it
+    reaches no file and no network, but may change verdicts; one with a double underscore, which Python's internals
+    have, is wrong without being scored, unless the gold answer has one.
 
     Args:
         row: The completion.
@@ -53,7 +56,7 @@ def judge_reasoning_gym(row: Row, gold: str, max_chars: int) -> Verdict:
     found = None if text is None else _answer(text, one_line="\n" not in gold)
     if not found:
         return unparsed()
-    value = _value(score, found, entry)
+    value = 0.0 if _INTERNAL in found and _INTERNAL not in gold else _value(score, found, entry)
     return Verdict(value, "correct" if value >= 1.0 else "wrong", found[:MAX_EXTRACTED_CHARS])
 
 
