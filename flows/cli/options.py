@@ -28,7 +28,7 @@ KnownRun = Annotated[str, shown(KNOWN_RUN)]
 Partial = Annotated[
     bool, typer.Option("--partial", help="leave out what is damaged or missing, and name it under the answer")
 ]
-NoWait = Annotated[bool, typer.Option("--no-wait", help="fail where another command computes the same artifact")]
+NoWait = Annotated[bool, typer.Option("--no-wait", help="fail instead of waiting for another command")]
 
 
 @contextlib.contextmanager

@@ -14,19 +14,20 @@ _POLL_S = 0.2
 _SAY_EVERY_S = 5.0
 
 
-def wait_until_free(folder: Path, say: Callable[[str], None]) -> float:
-    """Wait while a living process holds the folder; return the seconds waited.
+def wait_until_free(folder: Path, say: Callable[[str], None], does: str = "") -> float:
+    """Wait while a living process holds the folder, for which it `does` something; return the seconds waited.
 
     `say` is called at once and then every few seconds. Raise LockedError if GRADUS_NO_WAIT forbids waiting.
     """
+    does = does or f"computes {folder.parent.name}/{folder.name}"
     started, said_s = time.monotonic(), -_SAY_EVERY_S
     while (there := holder(folder)) is not None:
         waited_s = time.monotonic() - started
         who = f"{there.get('command', '?')} (process {there.get('pid', '?')} on {there.get('host', '?')})"
         if not may_wait():
-            raise LockedError(f"{who} is computing {folder.parent.name}/{folder.name}", hint="leave out --no-wait")
+            raise LockedError(f"{who} {does}", hint="leave out --no-wait")
         if waited_s - said_s >= _SAY_EVERY_S:
-            say(f"waiting for {who}, which computes {folder.parent.name}/{folder.name}: {waited_s:.0f} s so far")
+            say(f"waiting for {who}, which {does}: {waited_s:.0f} s so far")
             said_s = waited_s
         raise_if_interrupted()
         time.sleep(_POLL_S)
@@ -34,7 +35,7 @@ def wait_until_free(folder: Path, say: Callable[[str], None]) -> float:
 
 
 @contextlib.contextmanager
-def hold(folder: Path, run: str, say: Callable[[str], None]) -> Generator[None]:
-    """Hold a folder for a run, after any other process that holds it."""
-    with held(folder, lambda: wait_until_free(folder, say), command=f"run {run}" if run else ""):
+def hold(folder: Path, run: str, say: Callable[[str], None], does: str = "") -> Generator[None]:
+    """Hold a folder for a run, after any other process that holds it, for which it `does` something."""
+    with held(folder, lambda: wait_until_free(folder, say, does), command=f"run {run}" if run else ""):
         yield

@@ -1,31 +1,23 @@
-"""A run's turn on the GPUs of this machine: one limit of Prefect's for commands, served runs and work pools.
+"""A run's turn on the GPUs of this machine: a lock of the account, which the kernel frees as soon as a run is killed.
 
-    turn = GpuTurn("tiny-1", session.say)
-    turn.take(settings)     # before a stage that computes on a GPU; waits while another run has the turn
-    turn.end()              # with the run: its stages, one after the other or at once, share one turn
-
-The limit is made if it is missing, with one slot; a larger number set in Prefect's pages stays. A run that is killed
-keeps its slot until its lease ends. A run continues if its lease cannot be renewed.
+turn = GpuTurn("tiny-1", session.say)
+turn.take(settings)     # before a stage that computes on a GPU; waits while another run has the turn
+turn.end()              # with the run: its stages, one after the other or at once, share one turn
 """
 
+import os
+import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.concurrency.sync import concurrency
-from prefect.exceptions import ObjectNotFound
-
 from gradus.components.settings import Config
+from gradus.data.errors import UsageError, in_words
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import gpu_turns
-
-LIMIT = "gradus-gpu"
-LEASE_S = 300.0
-"""Seconds that a killed run keeps its slot."""
+from gradus.tasks.host.waiting import hold
 
 
 class GpuTurn:
@@ -44,24 +36,21 @@ class GpuTurn:
         return self._taken
 
     def take(self, settings: Config) -> None:
-        """Wait for the turn if a stage of these settings computes on a GPU and the run does not have it yet."""
+        """Wait for the turn if a stage of these settings computes on a GPU and the run does not have it yet.
+
+        Raise LockedError if GRADUS_NO_WAIT forbids waiting.
+        """
         if not computes_on_gpu(settings):
             return
         with self._lock:
             if not self._taken:
-                self._wait()
+                self._held.enter_context(hold(_folder(), self._run, self._say, "uses the GPUs of this machine"))
             self._taken = True
 
     def end(self) -> None:
         """Let the next run have the turn."""
         self._held.close()
         self._taken = False
-
-    def _wait(self) -> None:
-        if _all_taken():
-            self._say(f"{self._run} waits for a GPU, which other runs use (Prefect's limit {LIMIT})")
-        held = concurrency(LIMIT, lease_duration=LEASE_S, strict=True, raise_on_lease_renewal_failure=False)
-        self._held.enter_context(held)
 
 
 def computes_on_gpu(settings: Config) -> bool:
@@ -76,12 +65,14 @@ def computes_on_gpu(settings: Config) -> bool:
             return False
 
 
-def _all_taken() -> bool:
-    """Return whether every slot of the limit is taken; it is made if it is missing."""
-    with get_client(sync_client=True) as client:
-        try:
-            limit = client.read_global_concurrency_limit_by_name(LIMIT)
-        except ObjectNotFound:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1))
-            return False
-    return limit.active_slots >= limit.limit
+def _folder() -> Path:
+    """Return the folder of the lock: one for all homes of an account; named by host, since a home may be on a share."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradus" / f"gpu-{socket.gethostname()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"runs cannot take turns on the GPUs: {in_words(error).message}",
+            hint="set XDG_CACHE_HOME to a folder you can write, or GRADUS_GPU_TURNS=off",
+        ) from None
+    return folder

@@ -52,7 +52,7 @@ def test_the_second_waits_and_with_no_wait_fails(new_program: Callable[..., Prog
         assert third.wait(timeout=600) == 1
         run = next(folder.name for folder in (program.home / "runs").iterdir() if folder.name.endswith(f"-{first.pid}"))
         assert f"run {run} (process" in errors[2].read_text()
-        assert "is computing scores/" in errors[2].read_text()
+        assert "computes scores/" in errors[2].read_text()
         until(lambda: second.poll() is not None or "waiting for" in errors[1].read_text(), 600)
         assert f"waiting for run {run} (process" in errors[1].read_text()
         (tmp_path / "go").touch()

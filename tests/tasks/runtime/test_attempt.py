@@ -46,7 +46,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
     store = Store(tmp_path)
     with (
         RunLock(store.path(REF), command="run theirs"),
-        pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* is computing {REF}"),
+        pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* computes {REF}"),
     ):
         execute(todo, Warm(), never)
     assert store.find(REF) is None
