@@ -22,8 +22,6 @@ FILE_NAME = "_manifest.json"
 """Readers of Parquet folders skip names that begin with an underscore."""
 REPORT = "_report.json"
 """The counts and metrics of the stage that made the artifact."""
-PRUNED = "_pruned.json"
-"""The note of files that were removed to make room."""
 NAMED = "named"
 """The setting of an adopted policy that holds what the user called it: a folder, or `id@revision` on the hub."""
 MAX_BYTES = 32 << 20
@@ -36,7 +34,7 @@ def _file(name: str) -> str:
         found = file_name(name)
     except BadInputError as error:
         raise ValueError(error.message) from None
-    if found in (FILE_NAME, PRUNED):
+    if found == FILE_NAME:
         raise ValueError(f"{found} is no file of an artifact")
     return found
 

@@ -23,7 +23,6 @@ from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import (
     FILE_NAME,
     NAMED,
-    PRUNED,
     REPORT,
     FileEntry,
     Manifest,
@@ -32,7 +31,7 @@ from gradus.data.lake.manifest import (
     sha256_file,
 )
 from gradus.data.lake.names import Ref, regular_files
-from gradus.data.lake.pruned import read_pruned
+from gradus.data.lake.pruned import pruned_files, removed_on
 from gradus.data.lake.row_keys import content_digest, values_digest
 from gradus.data.lake.schema import CHECKPOINTS, TABLES, cast_to_schema, read_shard
 from gradus.data.lake.whole_files import damaged, size_of
@@ -76,14 +75,20 @@ class Store:
 
     def check_sizes(self, ref: Ref, files: Iterable[FileEntry]) -> None:
         """Raise CorruptArtifactError if a file of an artifact lacks its size and was not pruned."""
-        folder = str(self.path(ref))
-        for entry in files:
-            if size_of(f"{folder}/{entry.name}") != entry.bytes and entry.name not in self.pruned(ref):
-                raise damaged(Path(folder, entry.name))
+        folder, named = self.path(ref), tuple(files)
+        for entry in named:
+            if size_of(f"{folder}/{entry.name}") != entry.bytes and entry.name not in pruned_files(folder, named):
+                raise damaged(folder / entry.name)
 
     def pruned(self, ref: Ref) -> frozenset[str]:
-        """Names of the files of an artifact that were removed to make room; its manifest still names them."""
-        return read_pruned(self.path(ref)).files
+        """Return the weights of a checkpoint that were removed to make room; none if there is no such artifact."""
+        if not (self.path(ref) / FILE_NAME).exists():
+            return frozenset()
+        return pruned_files(self.path(ref), self.manifest(ref).files)
+
+    def pruned_on(self, ref: Ref) -> str:
+        """Return the day on which weights of a checkpoint were removed; empty if all are there."""
+        return removed_on(self.path(ref)) if self.pruned(ref) else ""
 
     def manifest(self, ref: Ref) -> Manifest:
         """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact.
@@ -228,7 +233,7 @@ class Store:
     def adopt(self, folder: Path) -> Ref:
         """Store a user's policy folder as a checkpoint named by the content of its files."""
         found = regular_files(folder)
-        return self.adopt_files({n: path for n, path in found.items() if n not in (FILE_NAME, REPORT, PRUNED)}, {})
+        return self.adopt_files({n: path for n, path in found.items() if n not in (FILE_NAME, REPORT)}, {})
 
     def adopt_files(self, files: Mapping[str, Path | bytes], parents: dict[str, list[str]], named: str = "") -> Ref:
         """Store files, by path or content, as a checkpoint of their digest; `parents` is what they rest on.
@@ -295,7 +300,7 @@ class Store:
         except FileNotFoundError:
             if entry.name in self.pruned(ref):
                 raise PrunedError(
-                    f"{entry.name} of {ref} was pruned on {read_pruned(self.path(ref)).at}",
+                    f"{entry.name} of {ref} was pruned on {self.pruned_on(ref)}",
                     hint=f"`gradus restore {ref}` computes it again, and says before what that takes",
                 ) from None
             raise damaged(path) from None

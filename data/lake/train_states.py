@@ -12,13 +12,12 @@ from pydantic import BaseModel, ValidationError
 
 from gradus.data.errors import CorruptArtifactError, StageError
 from gradus.data.lake.manifest import CURE, REPORT, FileEntry, identity_digest
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.schema import BASE
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 
 TRAIN_STATES = "train_states"
-POINTER = "train_state.json"
-"""The file of a checkpoint that names its train state; a policy from elsewhere has none."""
 CHECKPOINT = "checkpoint"
 """The role in which a train state names its checkpoint."""
 _WEIGHTS = "weights"
@@ -61,7 +60,7 @@ def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
     """
     said = _pointer(store, checkpoint)
     ref = state_ref(checkpoint) if said is None else Ref.parse(said.train_state)  # the original's of a copied folder
-    if store.find(ref) is None or store.pruned(ref):
+    if store.find(ref) is None:
         return None
     manifest = store.verify(ref)
     if manifest.config.get(_WEIGHTS) != weight_sums(store.manifest(checkpoint).files):

@@ -1,7 +1,6 @@
 """Prune the checkpoints of a run, or restore one; each as a forecast, too."""
 
 from collections.abc import Iterable
-from datetime import date
 from pathlib import Path
 
 from gradus.data.errors import BadInputError
@@ -33,7 +32,7 @@ def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
     store, folder = Store(home.lake), run_folder(home.runs, run)
     with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes while it trains"):
         removals, spared = _planned(home, store, folder, keep)
-        num_bytes = remove(store, removals, date.today().isoformat(), aside)
+        num_bytes = remove(store, removals, aside)
         if removals:
             Journal(folder).pruned([str(each.made.ref) for each in removals], num_bytes)
         return _freed(folder, removals, spared, done=True)

@@ -102,8 +102,7 @@ def _copy_of_state(store: Store, ref: Ref, out: Path) -> _Copy:
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
     state = state_ref(ref)
-    kept = store.find(state) is not None and not store.pruned(state)
-    return _Copy.planned(out, store.path(state), store.verify(state) if kept else None)
+    return _Copy.planned(out, store.path(state), store.verify(state) if store.find(state) else None)
 
 
 def _entries(manifest: Manifest | None) -> dict[str, FileEntry]:

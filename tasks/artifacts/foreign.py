@@ -18,7 +18,7 @@ from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.columns import SCHEMA_VERSION
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import regular_file
-from gradus.data.lake.pruned import read_pruned
+from gradus.data.lake.pruned import pruned_files
 from gradus.data.lake.schema import BASE, CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
@@ -47,7 +47,7 @@ class _Verified:
                 f"{folder} was written by a newer version (schema {manifest.schema_version})",
                 hint="upgrade gradus to read it",
             )
-        if read_pruned(folder).files:
+        if pruned_files(folder, manifest.files):
             raise BadInputError(f"files of {folder} were pruned", hint="restore them there first: `gradus restore`")
         return cls(manifest, verified_files(folder, manifest.files, ASK_AGAIN))
 
@@ -137,6 +137,6 @@ def _train_state(store: Store, folder: Path, ref: Ref) -> list[_Verified]:
         if found.is_symlink() or not (found / FILE_NAME).is_file() or store.find(state) is not None:
             continue
         regular_file(found, FILE_NAME)
-        if read_manifest(found, ASK_AGAIN).ref == state and not read_pruned(found).files:
+        if read_manifest(found, ASK_AGAIN).ref == state:
             return [_Verified.read(found)]
     return []

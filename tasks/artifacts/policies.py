@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.data.errors import BadInputError
-from gradus.data.lake.manifest import CURE, FILE_NAME, PRUNED, REPORT, read_manifest
+from gradus.data.lake.manifest import CURE, FILE_NAME, REPORT, read_manifest
 from gradus.data.lake.names import regular_files
 from gradus.data.lake.schema import BASE, CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
@@ -104,7 +104,7 @@ def policy_files(folder: Path) -> dict[str, Path]:
     if folder.name == EMA and (folder.parent / FILE_NAME).is_file():
         found = _average_files(folder)
     else:
-        found = {n: path for n, path in regular_files(folder).items() if n not in (FILE_NAME, REPORT, PRUNED)}
+        found = {n: path for n, path in regular_files(folder).items() if n not in (FILE_NAME, REPORT)}
     refuse_other_weights(found)
     return found
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.memory_limit import MemoryLimit
-from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
@@ -117,7 +116,7 @@ def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:
     for run in runs:
         for row in run.attempts:
             ref = Ref.parse(row["output"])
-            pruned = read_pruned(store.path(ref)).at or None if ref.table == CHECKPOINTS else None
+            pruned = store.pruned_on(ref) or None if ref.table == CHECKPOINTS else None
             facts = {"run": run.name, "started": _time(row["started"]), "artifact": ref.digest, "pruned": pruned}
             yield {**row, **facts}
 

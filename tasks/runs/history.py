@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import TypedDict
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refuse
-from gradus.data.lake.pruned import read_pruned
 from gradus.data.lake.schema import CHECKPOINTS
-from gradus.data.lake.store import Ref
+from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
@@ -97,11 +96,12 @@ def read_run(runs: Path, run: str, lake: Path, on_damage: OnDamage = refuse) -> 
     """One run: what `list_runs` says of it, every stage attempt with the bytes of its artifact, and its settings."""
     folder = run_folder(runs, run)
     listed, outputs = _listed(folder, Sizes(lake), on_damage)
+    store = Store(lake)
     return {
         **listed,
         "bytes_by_table": _by_table(outputs),
         "attempts": [
-            {**row, "bytes": outputs.get(row["output"], 0), "pruned": read_pruned(lake / row["output"]).at}
+            {**row, "bytes": outputs.get(row["output"], 0), "pruned": store.pruned_on(Ref.parse(row["output"]))}
             for row in attempts(folder, on_damage)
         ],
         "resumed": [event["account"] for event in read_events(folder, on_damage) if event["event"] == "resumed"],

@@ -4,11 +4,11 @@ Rollouts, scores, manifests and reports stay, so that a pruned checkpoint is kno
 computed again to the bit (gradus.tasks.stages.update.replay). Only checkpoints of the stage update are pruned.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradus.data.lake.pruned import mark_pruned
+from gradus.data.lake.pruned import weight_files
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import repeats, state_ref
 from gradus.tasks.host.waiting import hold
@@ -33,7 +33,7 @@ class Removal:
 
     made: Made
     weights: tuple[str, ...]
-    state: tuple[str, ...]
+    state: bool
     num_bytes: int
     num_updates: int = 0
     seconds: float = 0.0
@@ -73,8 +73,8 @@ def planned_removals(
     return [_with_cost(store, each, made, left) for each in found if each.num_bytes]
 
 
-def remove(store: Store, removals: Iterable[Removal], at: str, say: Callable[[str], None]) -> int:
-    """Remove what was planned; return the bytes freed. `at` is the day, for messages.
+def remove(store: Store, removals: Iterable[Removal], say: Callable[[str], None]) -> int:
+    """Remove what was planned; return the bytes freed.
 
     The lock of the train state, under which a checkpoint is restored, is taken first; `say` is called while it is held.
     """
@@ -82,36 +82,24 @@ def remove(store: Store, removals: Iterable[Removal], at: str, say: Callable[[st
     for each in removals:
         state = state_ref(each.made.ref)
         with hold(store.path(state), "", say):
-            if each.weights:
-                mark_pruned(store.path(each.made.ref), each.weights, at)
+            for name in each.weights:
+                (store.path(each.made.ref) / name).unlink(missing_ok=True)
             if each.state:
-                mark_pruned(store.path(state), each.state, at)
+                store.discard(state)
             store.remove_empty(state)
         num_bytes += each.num_bytes
     return num_bytes
 
 
 def _removal(store: Store, made: Made, *, weights: bool, state: bool) -> Removal:
-    manifest = store.find(made.ref)
+    manifest, kept = store.find(made.ref), store.find(state_ref(made.ref))
     if manifest is None or manifest.stage != "update":
-        return Removal(made, (), (), 0)
+        return Removal(made, (), state=False, num_bytes=0)
     gone = store.pruned(made.ref)
-    sizes = {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
-    lost = [name for name in sizes if name.endswith(".safetensors")] if weights else []
-    states = _state_sizes(store, made.ref)
-    lost_state = list(states) if state else []
-    num_bytes = sum(sizes[name] for name in lost) + sum(states[name] for name in lost_state)
-    return Removal(made, tuple(lost), tuple(lost_state), num_bytes)
-
-
-def _state_sizes(store: Store, checkpoint: Ref) -> Mapping[str, int]:
-    """Bytes of the files of a checkpoint's train state that are there."""
-    ref = state_ref(checkpoint)
-    manifest = store.find(ref)
-    if manifest is None:
-        return {}
-    gone = store.pruned(ref)
-    return {entry.name: entry.bytes for entry in manifest.files if entry.name not in gone}
+    lost = [entry for entry in weight_files(manifest.files) if weights and entry.name not in gone]
+    lost_state = kept.files if state and kept is not None else ()
+    num_bytes = sum(entry.bytes for entry in (*lost, *lost_state))
+    return Removal(made, tuple(entry.name for entry in lost), state=bool(lost_state), num_bytes=num_bytes)
 
 
 def _with_cost(store: Store, removal: Removal, made: Sequence[Made], left: set[int]) -> Removal:

@@ -11,7 +11,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import date
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
@@ -179,7 +178,7 @@ class Session:
         found = frozenset(made.values()) - computed_by(self.journal.folder)
         removals = planned_removals(self.store, rounds, weights, states, found)
         if removals:
-            num_bytes = remove(self.store, removals, date.today().isoformat(), self.say)
+            num_bytes = remove(self.store, removals, self.say)
             self.journal.pruned([str(each.made.ref) for each in removals], num_bytes)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
-from gradus.data.lake.pruned import mark_restored
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.lake.train_states import (
     begin_afresh,
@@ -126,7 +125,6 @@ def _put_back(store: Store, made: ShardWriter) -> None:
     with disk_errors(folder):
         for name in pruned & sums.keys():
             (made.folder / name).replace(folder / name)
-        mark_restored(folder, (entry.name for entry in policy))
 
 
 @contextmanager

@@ -13,8 +13,9 @@ from torch import Tensor
 
 from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.manifest import FileEntry
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref, ShardWriter, Store
-from gradus.data.lake.train_states import CHECKPOINT, POINTER, begin_afresh, pointer, state_identity, weights_config
+from gradus.data.lake.train_states import CHECKPOINT, begin_afresh, pointer, state_identity, weights_config
 from gradus.data.lake.whole_files import disk_errors
 from gradus.data.seeds import derive_seed
 from gradus.models.policy import Policy, saved_dtype

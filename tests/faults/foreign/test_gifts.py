@@ -19,7 +19,6 @@ from pydantic import ValidationError
 from gradus.data.errors import GradusError
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.names import file_name
-from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.preflight.checks import SAMPLES
@@ -138,7 +137,6 @@ def test_of_a_good_gift_only_what_its_manifest_names_is_taken(place: Place) -> N
     (gift / ".receipts" / "x.json").write_text('{"name": "../../../../canary", "sha256": "0", "bytes": 1}')
     for name in ("extra.py", "part-00001.parquet"):
         (gift / name).write_bytes(b"no part of it")
-    (gift / "_pruned.json").write_text('{"files": [], "at": ""}')
     (gift / "link").symlink_to(place.canary)
     from gradus.tasks.artifacts.resolve import resolve_artifact
 
@@ -161,7 +159,7 @@ def test_links_in_a_folder_of_another_systems_rollouts_are_refused(place: Place,
         assert "is a link" in refused("import", str(place.root / "dump"), "--from", "verl")
 
 
-def test_a_receipt_or_a_note_with_the_name_of_another_file_removes_nothing(place: Place) -> None:
+def test_a_receipt_with_the_name_of_another_file_removes_nothing(place: Place) -> None:
     store = Store(place.home / "lake")
     ref = Ref("scores", DIGEST)
     receipts = store.path(ref) / ".receipts"
@@ -170,9 +168,6 @@ def test_a_receipt_or_a_note_with_the_name_of_another_file_removes_nothing(place
     (receipts / "y.json").write_text("{")
     assert store.writer(ref).entries == ()
     assert not list(receipts.iterdir())
-    (store.path(ref) / "_pruned.json").write_text(json.dumps({"files": ["../../../../canary"], "at": "today"}))
-    assert store.pruned(ref) == frozenset()
-    mark_pruned(store.path(ref), ["part-00000.parquet"], "today")
     assert place.canary.read_bytes() == CANARY
 
 

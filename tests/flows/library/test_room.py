@@ -6,8 +6,9 @@ import pytest
 
 import gradus
 from gradus.data.lake.manifest import identity_digest
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref
-from gradus.data.lake.train_states import POINTER, pointer, state_identity, state_ref, weights_config
+from gradus.data.lake.train_states import pointer, state_identity, state_ref, weights_config
 from gradus.tasks.config.settings import Home
 from tests.tasks.made_run import RUN, MadeRun
 

@@ -1,13 +1,14 @@
-"""What checkpoints lose, what it frees and what having it back takes; counted by hand."""
+"""Files that checkpoints lose, the bytes this frees and the cost of restoring them, counted by hand."""
+
+import os
 
 import pytest
 
-from gradus.data.errors import StageError
+from gradus.data.errors import CorruptArtifactError, StageError
 from gradus.data.lake.manifest import identity_digest
-from gradus.data.lake.pruned import mark_restored, read_pruned
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import (
-    POINTER,
     pointer,
     refuse_unrepeatable,
     state_files,
@@ -46,7 +47,7 @@ def test_weights_and_states_go_and_the_rest_stays(store: Store) -> None:
     ]
     # 1 again: its own update. 3 again: from 2, which kept all.
     assert [(r.num_updates, r.seconds) for r in found] == [(1, 10.0), (1, 30.0)]
-    assert remove(store, found, "2026-11-23", pytest.fail) == 2 * STATE + WEIGHTS
+    assert remove(store, found, pytest.fail) == 2 * STATE + WEIGHTS
     assert store.find(made[0].ref) is not None
     assert store.read_file(made[0].ref, "config.json") == b"{}"
     assert not (store.path(made[0].ref) / "model.safetensors").exists()
@@ -65,11 +66,11 @@ def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(
         lock.__exit__(None, None, None)
 
     with lock:
-        remove(store, planned_removals(store, made, set(), set(), frozenset()), "2026-11-23", restored)
+        remove(store, planned_removals(store, made, set(), set(), frozenset()), restored)
     assert [text.split(" ")[:2] for text in said] == [["waiting", "for"]]
     assert not weights.exists()
     assert state_files(store, made[0].ref) is None
-    assert store.path(state_ref(made[0].ref)).exists()
+    assert not store.path(state_ref(made[0].ref)).exists()
 
 
 def test_the_cost_counts_from_the_last_that_keeps_all_and_takes_the_usual_time_where_none_is_known(
@@ -95,9 +96,28 @@ def test_what_others_have_and_what_no_update_made_is_spared(store: Store) -> Non
     assert planned_removals(store, made, set(), set(), frozenset({shared})) == []
 
 
-def test_a_crash_between_the_note_and_the_removal_loses_nothing(store: Store) -> None:
+def test_weights_that_anybody_removed_are_pruned_and_other_files_are_corrupt(store: Store) -> None:
     ref = checkpoint(store, 1)
-    (store.path(ref) / "_pruned.json").write_text('{"files": ["model.safetensors"], "at": "2026-11-23"}')
-    store.verify(ref)  # the file is still there
-    mark_restored(store.path(ref), ["model.safetensors"])
-    assert read_pruned(store.path(ref)).files == frozenset()
+    os.utime(store.path(ref), (0, 86400 * 365))
+    assert store.pruned_on(ref) == ""
+    (store.path(ref) / "model.safetensors").write_bytes(bytes(WEIGHTS - 1))
+    with pytest.raises(CorruptArtifactError, match=r"model\.safetensors"):
+        store.whole(ref)
+    (store.path(ref) / "model.safetensors").unlink()
+    os.utime(store.path(ref), (0, 86400 * 365))
+    assert store.find(ref) is not None
+    assert store.pruned(ref) == {"model.safetensors"}
+    assert store.pruned_on(ref) == "1971-01-01"
+    assert planned_removals(store, [Made(1, ref)], set(), {1}, frozenset()) == []
+    (store.path(ref) / "config.json").unlink()
+    with pytest.raises(CorruptArtifactError, match=r"config\.json"):
+        store.whole(ref)
+
+
+def test_weights_of_what_no_update_made_are_corrupt_if_they_are_missing(store: Store) -> None:
+    out = store.writer(Ref("checkpoints", identity_digest({"stage": "warmstart"})))
+    out.write_file("model.safetensors", bytes(WEIGHTS))
+    out.commit(identity={"stage": "warmstart"})
+    (out.folder / "model.safetensors").unlink()
+    assert store.find(out.ref) is None
+    assert store.pruned(out.ref) == frozenset()

@@ -10,8 +10,9 @@ import torch
 from safetensors.torch import load_file
 
 from gradus.data.lake.manifest import identity_digest
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import POINTER, state_identity, state_ref, weights_config
+from gradus.data.lake.train_states import state_identity, state_ref, weights_config
 from gradus.data.records import JsonObject
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.policy import load_policy, new_policy

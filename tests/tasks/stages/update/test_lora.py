@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file
 
 from gradus.data.errors import BadInputError
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref
-from gradus.data.lake.train_states import POINTER, state_ref, updates_since_kept
+from gradus.data.lake.train_states import state_ref, updates_since_kept
 from gradus.models.policy import load_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.training.passes import all_tokens
