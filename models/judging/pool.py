@@ -42,6 +42,14 @@ HANGS_IN_A_ROW = 32
 """Consecutive time-outs after which a function that has judged rows is abandoned."""
 
 
+@dataclass(frozen=True)
+class TimedVerdict:
+    """A verdict and how long judging took, by the judge's own clock (the limit itself, for a time-out)."""
+
+    verdict: Verdict
+    seconds: float
+
+
 class JudgeStartError(RuntimeError):
     """The judge processes of a reward cannot judge (a user's file that fails to load or was changed, no memory)."""
 
@@ -55,12 +63,12 @@ class HangingRewardError(RuntimeError):
         self.in_a_row = in_a_row
 
 
-@dataclass(frozen=True)
-class TimedVerdict:
-    """A verdict and how long judging took, by the judge's own clock (the limit itself, for a time-out)."""
+class FailingRewardError(RuntimeError):
+    """Many rows failed one after another; `verdicts` has all rows of the job, errors for those that were not asked."""
 
-    verdict: Verdict
-    seconds: float
+    def __init__(self, message: str, verdicts: Sequence[TimedVerdict]) -> None:
+        super().__init__(message)
+        self.verdicts = verdicts
 
 
 class JudgePool:
@@ -107,17 +115,19 @@ class JudgePool:
         rows: Sequence[Row],
         on_progress: Callable[[int], None] | None = None,
         max_timeouts: float = math.inf,
+        max_in_a_row: float = math.inf,
     ) -> list[TimedVerdict]:
         """Judge every row; `on_progress` hears the number of finished rows at least once a second.
 
         Raise JudgeStartError if judges cannot start at all, or if a user's function loaded a module, at any time,
         that is not in the spec with the content loaded. A spec without digests is not checked.
         Raise HangingRewardError as soon as more than `max_timeouts` rows timed out, or PROBES or HANGS_IN_A_ROW of a
-        user's function did one after another.
+        user's function did one after another, and FailingRewardError after `max_in_a_row` errors or time-outs with no
+        verdict between them.
         """
         if not self._finalizer.alive:
             raise RuntimeError("the judge pool is closed")
-        job = _Job(rows, deque(self._chunks(rows)), max_timeouts)
+        job = _Job(rows, deque(self._chunks(rows)), max_timeouts, max_in_a_row)
         self._start_failures = 0
         try:
             with contextlib.closing(DefaultSelector()) as selector:
@@ -154,13 +164,18 @@ class JudgePool:
 
     def _run(self, job: "_Job", selector: DefaultSelector, on_progress: Callable[[int], None]) -> None:
         next_beat = 0.0
-        while len(job.results) < len(job.rows):
+        while len(job.results) < len(job.rows) and not job.is_failing:
             self._feed(job)
             self._wait(job, selector)
             if time.monotonic() >= next_beat:
                 on_progress(len(job.results))
                 next_beat = time.monotonic() + 1.0
         on_progress(len(job.results))
+        if len(job.results) < len(job.rows):
+            last, how = next(reversed(job.results.values())).verdict, f"{job.failed_in_a_row} rows one after another"
+            left = TimedVerdict(failed(f"not judged, since {self.spec.name} failed on {how}"), 0.0)
+            verdicts = [job.results.get(index, left) for index in range(len(job.rows))]
+            raise FailingRewardError(f"the reward {self.spec.name} failed on {how}: {last.error}", verdicts)
 
     def _feed(self, job: "_Job") -> None:
         while job.queue:
@@ -211,7 +226,8 @@ class JudgePool:
     def _receive(self, job: "_Job", judge: JudgeProcess) -> None:
         messages, alive = judge.receive()
         for message in messages:
-            self._take(job, judge, message)
+            if not job.is_failing:
+                self._take(job, judge, message)
         if not alive:
             self._bury(job, judge)
 
@@ -225,7 +241,7 @@ class JudgePool:
             judge.in_flight[0].singly = True
         elif "at" in message and judge.in_flight and message["at"] == judge.in_flight[0].answered:
             index = judge.advance()
-            job.results[index] = TimedVerdict(verdict_of(message), message["seconds"])
+            job.take(index, TimedVerdict(verdict_of(message), message["seconds"]))
             job.in_a_row = 0
             self._proven = True
         self._restart_clock(judge)
@@ -251,7 +267,7 @@ class JudgePool:
             return
         index = judge.advance()
         said = f"not judged within {self.item_timeout_s:g} s"
-        job.results[index] = TimedVerdict(Verdict(None, "timeout", None, said), self.item_timeout_s)
+        job.take(index, TimedVerdict(Verdict(None, "timeout", None, said), self.item_timeout_s))
         self._replace(job, judge, [])
         job.timed_out.append(index)
         job.in_a_row += 1
@@ -278,7 +294,7 @@ class JudgePool:
         if deaths < MAX_DEATHS:
             self._replace(job, judge, [Chunk([index], deaths=deaths, singly=True)])
         else:
-            job.results[index] = TimedVerdict(failed(f"the judge process ended ({how})"), 0.0)
+            job.take(index, TimedVerdict(failed(f"the judge process ended ({how})"), 0.0))
             self._replace(job, judge, [])
 
     def _replace(self, job: "_Job", judge: JudgeProcess, first: list[Chunk]) -> None:
@@ -291,13 +307,25 @@ class JudgePool:
 
 
 class _Job:
-    def __init__(self, rows: Sequence[Row], queue: deque[Chunk], max_timeouts: float) -> None:
+    def __init__(self, rows: Sequence[Row], queue: deque[Chunk], max_timeouts: float, max_in_a_row: float) -> None:
         self.rows = rows
         self.queue = queue
         self.max_timeouts = max_timeouts
+        self.max_in_a_row = max_in_a_row
         self.timed_out: list[int] = []
         self.in_a_row = 0
+        self.failed_in_a_row = 0
         self.results: dict[int, TimedVerdict] = {}
+
+    @property
+    def is_failing(self) -> bool:
+        """Return whether as many rows as are allowed failed one after another."""
+        return self.failed_in_a_row >= self.max_in_a_row
+
+    def take(self, index: int, judged: TimedVerdict) -> None:
+        """Keep the outcome of a row, and count failures since the last verdict."""
+        self.results[index] = judged
+        self.failed_in_a_row = self.failed_in_a_row + 1 if judged.verdict.outcome in ("error", "timeout") else 0
 
 
 def spread(num_rows: int, num_wanted: int) -> list[int]:

@@ -70,7 +70,10 @@ class RolloutConfig(Config):
     flush_s: float = Field(default=10.0, ge=0.0, json_schema_extra=INCIDENTAL)
     """Seconds between two saves of the finished rows of an open shard, by engines that cannot sample the same again."""
     max_failed_frac: float = Field(default=0.01, ge=0.0, le=1.0, json_schema_extra=LIMIT)
-    """A larger share of requests that failed for good fails the stage; what was sampled is kept."""
+    """A larger share of requests that failed for good fails the stage; what was sampled is kept.
+
+    No more are sent after so large a share, and at least 128, failed one after another.
+    """
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
 

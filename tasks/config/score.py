@@ -57,7 +57,10 @@ class ScoreConfig(Config):
     max_chars: int = Field(default=50_000, ge=1, le=MAX_ROWS)
     """Completions with more characters are judged by their last `max_chars`."""
     max_error_frac: float = Field(default=0.05, ge=0.0, le=1.0, json_schema_extra=LIMIT)
-    """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept."""
+    """Gate: a larger share of errors and time-outs fails the stage after the good rows are kept.
+
+    A reward of yours is asked no more after so large a share, and at least 128, failed one after another.
+    """
     retries: int = Field(default=0, ge=0, le=20, json_schema_extra=INCIDENTAL)
     """Number of times a row that could not be judged (an error or a time-out) is judged again."""
     retry_wait_s: float = Field(default=1.0, gt=0.0, le=3600.0, json_schema_extra=INCIDENTAL)

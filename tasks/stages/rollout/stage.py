@@ -34,6 +34,8 @@ from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
+FAILED_IN_A_ROW = 128
+"""Requests that may fail one after another, whatever the limit on their share."""
 RETRIES = 2
 """Number of times a failed request is repeated; a server's own are `server.retries`."""
 
@@ -133,6 +135,8 @@ class _Work:
     tokens_sampled: int = 0
     """Those of unfinished rollouts too."""
     num_failed: int = 0
+    in_a_row: int = 0
+    """Requests that failed since the last that was answered, in the order of the answers."""
     kept: list[pa.Table] = field(default_factory=list[pa.Table])
     """Names of the rollouts that earlier attempts left."""
     counted: dict[int, "_Counts"] = field(default_factory=dict[int, "_Counts"])
@@ -214,6 +218,7 @@ class _Work:
             missing = list(failed)
             if not failed:
                 return
+            self.in_a_row = 0  # the same requests follow
         self.num_failed += len(failed)
         if self.num_failed > self.config.max_failed_frac * self.planned.num_rows:
             first = next(iter(failed))
@@ -242,6 +247,13 @@ class _Work:
             for done in self.engine.generate(asked, on_tokens):
                 self.tokens_generated += len(done.tokens)
                 self.rows_done += done.finish_reason != "error"
+                self.in_a_row = self.in_a_row + 1 if done.finish_reason == "error" else 0
+                if self.in_a_row > max(FAILED_IN_A_ROW, self.config.max_failed_frac * self.planned.num_rows):
+                    raise StageError(
+                        f"{self.in_a_row} requests failed one after another (the last, "
+                        f"{asked[done.index].rollout_id}: {done.error})",
+                        hint="see that the server answers and run the same command again: it asks for what is missing",
+                    )
                 yield chosen[done.index], done
         except EngineError as error:
             raise StageError(str(error), hint=error.hint) from None

@@ -27,6 +27,7 @@ from gradus.data.lake.schema import MARKS, OWN_GOLD, SCORES, cast_to_schema
 from gradus.data.records import JsonObject
 from gradus.data.unicode import whole
 from gradus.models.judging.pool import (
+    FailingRewardError,
     HangingRewardError,
     JudgePool,
     JudgeStartError,
@@ -61,6 +62,8 @@ from gradus.tasks.stages.score.verdicts import decider
 MAX_JUDGES = 16
 _MIN_TIMEOUTS = 16
 """Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
+FAILED_IN_A_ROW = 128
+"""Rows that may fail one after another, whatever the limit on their share."""
 _NAMED_ROWS = 4
 _BEAT_S = 1.0
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
@@ -96,6 +99,8 @@ class _Work:
     timeouts_left: int
     """Number of further rows that may time out before the stage must exceed its limit."""
     latencies_s: list[float] = field(default_factory=list)
+    failing: str = ""
+    """The reward that was asked no more in this shard, and why."""
 
     def rows(self, index: Ints) -> list[Row]:
         """Return the rows at some places, each with its gold answer; columns that are null are left out."""
@@ -124,6 +129,10 @@ class _Work:
             fault_point("score:before_shard")
             self.ctx.out.write_table(table, index)
             fault_point("score:after_shard")
+        if self.failing:
+            raise StageError(
+                self.failing, hint="the rows that were judged are kept: the same command judges the others again"
+            )
         return table
 
     @cached_property
@@ -172,18 +181,35 @@ class _Work:
         """Return what one reward says of each row, those that failed judged again after each wait."""
         column = [TimedVerdict(failed(_obstacle(row, spec)), 0.0) for row in rows]
         able = wanted = [i for i, row in enumerate(rows) if not _obstacle(row, spec)]
+        failing = ""
         for wait_s in (0.0, *(self.config.retry_wait_s * 2**attempt for attempt in range(self.config.retries))):
             if wait_s and wanted:
                 _pause(wait_s, partial(report, len(able) - len(wanted)))
             try:
-                found = _ask(pool, [_view(rows[i], spec) for i in wanted], report, self.timeouts_left)
+                found, failing = self._ask(pool, [_view(rows[i], spec) for i in wanted], report), ""
+            except FailingRewardError as error:
+                found, failing = error.verdicts, plain(str(error))
             except HangingRewardError as error:
                 raise _given_up(spec, pool, error, [rows[wanted[at]] for at in error.rows]) from error
             for i, judged in zip(wanted, found, strict=True):
                 column[i] = judged
             wanted = [i for i in wanted if column[i].verdict.outcome in FAILED]
         self.latencies_s.extend(column[i].seconds for i in able)
+        self.failing = self.failing or failing
         return column
+
+    def _ask(self, pool: JudgePool, rows: list[Row], report: Callable[[int], None]) -> Sequence[TimedVerdict]:
+        """Return the outcome of each row; raise FailingRewardError if a reward of the user's was asked no more."""
+        spec, limit = pool.spec, max(FAILED_IN_A_ROW, math.floor(self.config.max_error_frac * self.table.num_rows)) + 1
+        try:
+            return pool.judge(rows, report, self.timeouts_left, limit if spec.is_user else math.inf)
+        except SandboxUnavailableError as error:
+            raise StageError(f"the reward {spec.name} needs a sandbox: {error}", hint=NEEDED) from error
+        except JudgeStartError as error:
+            if spec.is_user:
+                hint = f"correct the file and run the same command again{printed(spec.name)}"
+                raise BadInputError(plain(str(error)), hint=hint) from error
+            raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
 
 
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
@@ -297,18 +323,6 @@ def _pause(seconds: float, beat: Callable[[], None]) -> None:
     while (left := until - time.monotonic()) > 0:
         beat()
         time.sleep(min(left, _BEAT_S))
-
-
-def _ask(pool: JudgePool, rows: list[Row], report: Callable[[int], None], max_timeouts: int) -> list[TimedVerdict]:
-    try:
-        return pool.judge(rows, report, max_timeouts)
-    except SandboxUnavailableError as error:
-        raise StageError(f"the reward {pool.spec.name} needs a sandbox: {error}", hint=NEEDED) from error
-    except JudgeStartError as error:
-        if pool.spec.is_user:
-            hint = f"correct the file and run the same command again{printed(pool.spec.name)}"
-            raise BadInputError(plain(str(error)), hint=hint) from error
-        raise StageError(plain(str(error)), hint="`gradus doctor` says what is missing") from error
 
 
 def _given_up(spec: RewardSpec, pool: JudgePool, error: HangingRewardError, rows: list[Row]) -> StageError:

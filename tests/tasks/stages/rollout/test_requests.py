@@ -130,6 +130,25 @@ def test_failures_of_all_attempts_count_against_the_limit(roll: Roll) -> None:
         roll(Engine({f"{KEY}:p4@h0:0": 99}), max_failed_frac=0.05)
 
 
+def test_no_request_is_sent_after_many_that_failed_one_after_another(
+    roll: Roll, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradus.tasks.stages.rollout.stage.FAILED_IN_A_ROW", 3)
+    fails = dict.fromkeys(IDS[8:15], 99)  # the second shard, answered from its end: one row before they begin
+    down = Engine(fails)
+    with pytest.raises(StageError, match=r"4 requests failed one after another \(the last, c{16}:p2@h0:3: bad luck\)"):
+        roll(down)
+    assert set(down.asked) == {*IDS[:8], *IDS[11:16]}
+    again = Engine()
+    roll(again)
+    assert set(again.asked) == {*IDS[8:15], *IDS[16:]}
+    assert [row["rollout_id"] for row in rows(store)] == IDS
+    roll_all = Engine(fails)
+    store.discard(Ref("rollouts", "c" * 32))
+    roll(roll_all, max_failed_frac=0.5)  # the limit allows ten
+    assert sum(row["finish_reason"] == "error" for row in rows(store)) == 7
+
+
 @pytest.mark.parametrize("ends_at", [0, 3, 8, 13])
 def test_an_engine_that_goes_away_loses_nothing_that_was_sampled(roll: Roll, store: Store, ends_at: int) -> None:
     first, second = Engine(ends_at=ends_at), Engine()

@@ -49,3 +49,50 @@ def test_an_error_of_a_reward_names_the_log_with_what_it_printed(store, warm, tm
     assert score_breach(report, config).endswith(
         "(what the reward printed is in the logs of the run: reward-mine-f.log)"
     )
+
+
+def test_a_reward_whose_server_is_down_is_asked_no_more_and_judges_the_others_once_it_is_up(store, warm, tmp_path):
+    file, down = tmp_path / "mine.py", tmp_path / "down"
+    file.write_text(
+        "from pathlib import Path\nHERE = Path(__file__).parent\n"
+        "def asks(rows):\n"
+        "    if any(int(row['problem_id'][1:]) >= 100 for row in rows) and (HERE / 'down').exists():\n"
+        "        raise ConnectionError('no answer')\n"
+        "    with (HERE / 'asked').open('a') as log:\n"
+        "        log.write(''.join(row['problem_id'] + '\\n' for row in rows))\n"
+        "    return [float(row['answer']) for row in rows]\n"
+    )
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{file}:asks"),), correct_at=0.5, shard_rows=600)
+    rollouts = rollouts_of(store, *(row(f"p{i:04d}", "text", str(i % 2)) for i in range(900)))
+    down.touch()
+    sentence = r"mine\.py:asks failed on 129 rows one after another: .*no answer.*; the rows that were judged are kept"
+    with pytest.raises(StageError, match=sentence):
+        score(store, warm, config, rollouts)
+    assert store.writer(OUT).done == {"part-00000"}
+    kept = store.writer(OUT).table("part-00000")
+    judged = [
+        name
+        for name, reward in zip(*kept.select(["problem_id", "reward"]).to_pydict().values(), strict=True)
+        if reward is not None
+    ]
+    assert len(judged) >= 90
+    unasked = [text for text in kept.column("error").to_pylist() if text and "not judged, since " in text]
+    assert 0 <= 600 - len(judged) - 129 - len(unasked) < 4  # rows from all over were tried before
+    down.unlink()
+    (tmp_path / "asked").unlink()
+    score(store, warm, config, rollouts)
+    again = (tmp_path / "asked").read_text().split()
+    assert set(judged).isdisjoint(again)
+    table = store.read(OUT)
+    assert table.column("reward").to_pylist() == [float(i % 2) for i in range(900)]
+
+
+def test_failures_that_the_limit_allows_end_no_stage_however_many_follow_each_other(store, warm, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def odd(rows):\n    if any(row['problem_id'] < 'p0150' for row in rows):\n        raise ValueError('odd')\n"
+        "    return [1.0] * len(rows)\n"
+    )
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{file}:odd"),), correct_at=0.5, max_error_frac=0.6)
+    score(store, warm, config, rollouts_of(store, *(row(f"p{i:04d}", "text", "1") for i in range(300))))
+    assert store.read(OUT).column("outcome").to_pylist().count("error") == 150
