@@ -20,6 +20,13 @@ _SPAN = re.compile(
 )
 _NOT_DIGITS = re.compile(r",|\{,\}|\\,|\\!|\s")
 _MAX_DIGITS = 400
+_MAX_FORMS = 400
+_WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf) ?\{(.*)\}")
+_PERCENT = re.compile(rf"(-?(?:{_GROUPED}|\d+)(?:\.\d+)?) ?\\?%")
+_LETTER = re.compile(r"\(([A-Ja-j])\)|([A-Ja-j])\)")
+_WORDS = re.compile(r"[^\W\d_]{2,}(?:[ '-][^\W\d_]+)*+")
+_SIZE = re.compile(r"\\(?:(?:left|right)(?![a-zA-Z])|[!,;:])")
+_SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 
 def plain(text: str) -> str:
@@ -54,12 +61,73 @@ def normalised_gold(text: str) -> str:
 
 
 def answer_key(text: str | None) -> str | None:
-    r"""Return the form in which extracted answers are counted: equal numbers have one, other texts but for spaces.
+    r"""Return the form in which extracted answers are counted: one for answers that differ in their writing alone.
 
-    >>> answer_key("0.50") == answer_key(r"\frac{1}{2}"), answer_key("x  + 1"), answer_key(None)
-    (True, 'x + 1', None)
+    Equal numbers have one form, and so have words in upper and lower case, `(b)` and `B.`, `50\%` and `50 %`, JSON with
+    its keys in another order, formulas with other spaces, and anything with or without $ or a box around it. Formulas
+    are compared as texts. The form is never judged.
+
+    >>> answer_key("0.50") == answer_key(r"\boxed{\frac{1}{2}}"), answer_key("x  + 1"), answer_key(None)
+    (True, 'x+1', None)
     """
-    return None if text is None else normalised_gold(text)
+    if text is None:
+        return None
+    form = " ".join(plain(text).split())
+    for _ in range(_MAX_FORMS):
+        before, form = form, _form(form)
+        if form == before:
+            break
+    return form
+
+
+def _form(text: str) -> str:
+    """Return a text in a form that is nearer to the one of its answer, or is it."""
+    body = " ".join(plain(text).split()).rstrip(" .")
+    rules = (_unwrapped, _number_form, _json_form, _formula_form) if len(body) <= _MAX_DIGITS else ()
+    return next((form for rule in rules if (form := rule(body)) is not None), body)
+
+
+def _unwrapped(body: str) -> str | None:
+    """Return the content of a box, of LaTeX text, and the letter of a choice; None for anything else."""
+    if (letter := _LETTER.fullmatch(body)) is not None:
+        return str(letter[1] or letter[2]).upper()
+    wrapped = _WRAPPED.fullmatch(body)
+    return wrapped[1].strip() if wrapped is not None and _is_balanced(wrapped[1]) else None
+
+
+def _number_form(body: str) -> str | None:
+    percent = _PERCENT.fullmatch(body)
+    value = body if percent is None else percent[1]
+    return None if number(value) is None else normalised_gold(value) + "%" * (percent is not None)
+
+
+def _json_form(body: str) -> str | None:
+    if not body.startswith(("{", "[")):
+        return None
+    try:
+        held = json.loads(body, parse_float=normalised_gold, parse_int=normalised_gold, parse_constant=str)
+    except (ValueError, RecursionError):
+        return None
+    return json.dumps(held, sort_keys=True, ensure_ascii=False)
+
+
+def _formula_form(body: str) -> str | None:
+    """Return words in lower case, and formulas without spaces and sizes that mean nothing."""
+    if _WORDS.fullmatch(body):
+        return body.casefold()
+    if not any(sign in body for sign in "+-*/^=<>\\"):
+        return None
+    return _SPACE.sub("", _SIZE.sub("", body).replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac"))
+
+
+def _is_balanced(text: str) -> bool:
+    """Return whether no brace of a text closes one before it."""
+    depth = 0
+    for char in text:
+        depth += (char == "{") - (char == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def further_golds(extra: str | None) -> list[str]:

@@ -26,7 +26,7 @@ class EvaluateConfig(Config):
 EVALUATE = Stage(
     "evaluate",
     "Compute the pass rates of a policy, with intervals.",
-    version=5,
+    version=6,
     makes="evaluations",
     settings=EvaluateConfig,
     verb=False,

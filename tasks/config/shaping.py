@@ -55,7 +55,7 @@ class ShapingConfig(Config):
 SHAPE = Stage(
     "shape",
     "Decide which rows of a round an update learns from, with which reward, group and weight.",
-    version=1,
+    version=2,
     makes="batch",
     settings=ShapingConfig,
     reads=lambda settings: settings.reads,
