@@ -46,10 +46,11 @@ def test_nothing_has_no_form() -> None:
 WRITTEN = st.one_of(
     st.text(max_size=40),
     st.text("0123456789-+/*^=.,%$ (){}[]\\abAB", max_size=30),
-    st.recursive(
-        st.sampled_from(["x + 1", "Paris", "0.50", "(b)", "B.", "3 %", r"\frac{4}{8}", "\\$5", '{"b": 1, "a": 2}']),
-        lambda inner: st.builds(lambda wrap, text: f"\\{wrap}{{{text}}}", st.sampled_from(["boxed", "text"]), inner),
-        max_leaves=4,
+    st.builds(
+        "{0}{1}{2}".format,
+        st.sampled_from(["", r"\boxed{", r"\text{", r"\boxed{\text{"]),
+        st.sampled_from(["x + 1", "Paris", "0.50", "(b)", "B.", "3 %", r"\frac{4}{8}", r"\$5", '{"b": 1, "a": 2}']),
+        st.sampled_from(["", "}", "}}"]),
     ),
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=5), lambda i: st.lists(i, max_size=3)
