@@ -14,7 +14,6 @@ from gradus.tasks.formats import csv_cell, markdown, visible
 from gradus.tasks.runs.journal import event_lines
 from gradus.tasks.runs.records import (
     Label,
-    MetricRow,
     Metrics,
     Report,
     Sample,
@@ -134,18 +133,20 @@ def total_points(state: State, prices: Prices, time_ms: int) -> list[Point]:
     return [(shown_name(name), value, time_ms, 0) for name, value in known.items() if value]
 
 
-def points(rows: Sequence[MetricRow]) -> list[Point]:
+def points(report: Report, time_s: float) -> list[Point]:
     """Return the points of an attempt's own curves: its optimiser steps, then its end.
 
     The end stands at step 0, where MLflow draws a bar and not a line of one dot, without what the optimiser steps said
     already. What is not finite is left out.
     """
-    said = {name for row in rows if row["step"] is not None for name in row["metrics"]}
+    steps = report.get("steps", [])
+    said = {name for step in steps for name in step}
+    ended = {name: value for name, value in report.get("metrics", {}).items() if name not in said}
     return [
-        (shown_name(name), value, in_ms(row["time"]), row["step"] or 0)
-        for row in rows
-        for name, value in row["metrics"].items()
-        if math.isfinite(value) and (row["step"] is not None or name not in said)
+        (shown_name(name), value, in_ms(time_s), step)
+        for step, metrics in (*enumerate(steps), (0, ended))
+        for name, value in metrics.items()
+        if math.isfinite(value)
     ]
 
 

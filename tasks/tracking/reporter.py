@@ -39,8 +39,7 @@ from gradus.tasks.host.setting_files import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.account import sentence
-from gradus.tasks.runs.journal import read_metric_rows
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.attempt import read_report, with_clock
 from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import (
     NOT_FINITE,
@@ -246,13 +245,13 @@ class MlflowTeller:
         run_id, ref = state.runs[attempt], Ref.parse(live["output"])
         manifest = self._store.find(ref)
         kept: records.Report = read_report(self._store, ref) if manifest is not None else {}
-        rows = read_metric_rows(self._folder, event["metric_bytes"])
-        found = rows[-1]["metrics"] if rows else {}
+        report = with_clock(kept, event.get("clock", {}), event.get("step_clock", []))
+        found = report.get("metrics", {})
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            write_files(Path(name), self._store.path(ref), live, event, {**kept, "metrics": found})
+            write_files(Path(name), self._store.path(ref), live, event, report)
             self._client.log_artifacts(run_id, name)
         self._rows.note(run_id, stage_note(state.run, live, event), error=event["error"])
-        self._curves(run_id, live, rows, state)
+        self._curves(run_id, live, report, event["time"], state)
         count_usage(event["summary"], found, state)
         if event["status"] == "finished":
             if not was_measured(self._folder, live, state):
@@ -265,12 +264,12 @@ class MlflowTeller:
             samples, done = kept.get("samples", []), state.traces.get(key, 0)
             state.traces[key] = self._traces.log(run_id, attempt, samples, done, looks_first=self._looks_first)
 
-    def _curves(self, run_id: str, live: Live, rows: Sequence[records.MetricRow], state: State) -> None:
+    def _curves(self, run_id: str, live: Live, report: records.Report, time_s: float, state: State) -> None:
         """Log an attempt's own metrics; those of an evaluation as metrics of its checkpoint too."""
-        state.add(NOT_FINITE, sum(num_not_finite(row["metrics"]) for row in rows))
+        state.add(NOT_FINITE, sum(map(num_not_finite, (report.get("metrics", {}), *report.get("steps", ())))))
         about, inputs = {"run": state.run, "round": str(live["round"])}, live.get("inputs", {})
         policy = self._lineage.evaluated(inputs, state.parent, about) if live["stage"] == "evaluate" else {}
-        self._rows.metrics(run_id, [Metric(*point, **policy) for point in points(rows)])
+        self._rows.metrics(run_id, [Metric(*point, **policy) for point in points(report, time_s)])
 
     def _trained(self, call: records.Label, runs: Sequence[str], state: State) -> None:
         """Log the checkpoint that a call made, if it made one, as a model and as an output of the runs."""
