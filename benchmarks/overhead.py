@@ -22,7 +22,7 @@ from common import environment
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
-from gradus.tasks.tracking.reporter import ensure_database
+from gradus.tasks.tracking.sending import ensure_database
 
 NUM_STAGES = 20
 NUM_ROLLOUTS = 100_000

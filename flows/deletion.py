@@ -23,8 +23,7 @@ from gradus.tasks.runs.listing import Sizes
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.tracking.client import tracking_uri
-from gradus.tasks.tracking.loop import RefusedError, UnreachableError
-from gradus.tasks.tracking.state import STATE
+from gradus.tasks.tracking.state import STATE, RefusedError, UnreachableError
 
 
 def plan_deleting(home: Home, run: str) -> Deleted:
