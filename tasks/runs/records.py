@@ -135,7 +135,7 @@ class Report(TypedDict, total=False):
 
 
 class Counts(TypedDict):
-    """When a run began, the stages that it computed and reused, and the seconds of the former."""
+    """Beginning of a run, number of stages that it computed and reused, seconds of those that it computed."""
 
     started: float | None
     stages: int
@@ -153,7 +153,7 @@ class Brief(Counts):
 
 
 class Done(Counts):
-    """What a run did by the end of a command, for lists of runs."""
+    """Results of a run by the end of a command, for lists of runs."""
 
     gain: float | None
     outputs: dict[str, int | None]
