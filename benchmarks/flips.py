@@ -4,7 +4,7 @@
     python benchmarks/flips.py --times 50 --seed 1
     python benchmarks/flips.py --home FOLDER            # make the trainings there once, and use them again
 
-Each flip is one bit of a manifest, another JSON file of the lake, or a run.json, events.jsonl or metrics.jsonl, the
+Each flip is one bit of a manifest, another JSON file of the lake, or a run.json or events.jsonl, the
 kinds in turn. The file keeps its size and its time, as on a disk that decays; every other flip meets no caches. Then
 `sql`, `runs`, `show`, `compare` and `report` run in this process, so that a flip costs seconds rather than a minute,
 and the file gets its bytes back. Harmless: every verb answers as before. Found: the others end with a sentence that
@@ -34,7 +34,6 @@ KINDS = {
     "other JSON of the lake": "lake/*/*/*.json",
     "run.json": "runs/*/run.json",
     "events.jsonl": "runs/*/events.jsonl",
-    "metrics.jsonl": "runs/*/metrics.jsonl",
 }
 FIGURES = """
 select 'rollouts', policy, count(*)::double, sum(len(completion_tokens)) from rollouts group by all
@@ -78,10 +77,8 @@ def verbs_of(home: Path) -> dict[str, Sequence[str]]:
 
 
 def forget(home: Path) -> None:
-    """Remove the caches: of manifests, and of what runs did."""
+    """Remove the cache of manifests."""
     shutil.rmtree(home / "lake" / ".index", ignore_errors=True)
-    for path in (home / "runs").glob("*/.summary.json"):
-        path.unlink()
 
 
 def flip(path: Path, rng: random.Random) -> int:

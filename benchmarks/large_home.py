@@ -31,6 +31,7 @@ from gradus.data.records import JsonObject
 from gradus.flows.session import RunSpec, guard
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.listing import done_of
 
 ROOT = Path(__file__).parents[1]
 ROWS = 8
@@ -107,7 +108,7 @@ class Writer:
             policy = self._stage(
                 journal, "update", "checkpoints", None, at, rollouts=rollouts, scores=scores, policy=policy
             )
-        journal.run_finished(status="finished")
+        journal.run_finished(status="finished", so_far=done_of(folder, self.store))
 
     def _stage(
         self, journal: Journal, stage: str, table: str, columns: dict[str, Any] | None, at: int, **inputs: Ref

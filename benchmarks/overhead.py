@@ -22,7 +22,7 @@ from common import environment
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.processes import start_servers
 from gradus.tasks.servers.secret import secret
-from gradus.tasks.tracking.reporter import ensure_database
+from gradus.tasks.tracking.sending import ensure_database
 
 NUM_STAGES = 20
 NUM_ROLLOUTS = 100_000
@@ -144,7 +144,7 @@ def machinery(folder: Path) -> list[tuple[float, int]]:
         elif event["event"] == "stage_finished" and event["attempt"] in names:
             index = names[event["attempt"]]
             ended[index] = event["time"]
-            computed[index] = computed.get(index, 0.0) + event["compute_s"]
+            computed[index] = computed.get(index, 0.0) + event.get("clock", {}).get("perf/compute_s", 0.0)
     num_stages = Counter(names.values())
     return [(ended[index] - begun[index] - computed[index], num_stages[index]) for index in begun if index > 0]
 

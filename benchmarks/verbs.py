@@ -25,7 +25,7 @@ from typing import NamedTuple
 import psutil
 from common import ROOT, environment
 
-from gradus.tasks.tracking.reporter import ensure_database
+from gradus.tasks.tracking.sending import ensure_database
 
 SAMPLES = ROOT / "data" / "samples"
 IMPORT = [sys.executable, "-c", "import prefect"]

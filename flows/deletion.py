@@ -18,12 +18,12 @@ from gradus.flows.console.output import aside
 from gradus.flows.loop.pruned_runs import used_by, used_by_others
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import run_folder, run_folders
-from gradus.tasks.runs.run_cache import Proof, Sizes, proof_of
+from gradus.tasks.runs.journal import num_bytes
+from gradus.tasks.runs.listing import Sizes
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.servers.mlflow_login import mlflow_login
 from gradus.tasks.tracking.client import tracking_uri
-from gradus.tasks.tracking.loop import RefusedError, UnreachableError
-from gradus.tasks.tracking.state import STATE
+from gradus.tasks.tracking.state import STATE, RefusedError, UnreachableError
 
 
 def plan_deleting(home: Home, run: str) -> Deleted:
@@ -48,10 +48,10 @@ def delete_run(home: Home, run: str) -> Deleted:
         if (folder / STATE).is_file():
             _forget(home, folder)
         shutil.rmtree(folder)
-    seen, used, gone = dict[Path, Proof](), set[Ref](), dict[Ref, int]()
+    seen, used, gone = dict[Path, int](), set[Ref](), dict[Ref, int]()
     for ref in going:
         with contextlib.suppress(LockedError), RunLock(store.path(ref)):  # another run may be computing it just now
-            now = {each: proof_of(each) for each in run_folders(home.runs)}
+            now = {each: num_bytes(each) for each in run_folders(home.runs)}
             if now != seen:  # a journal has changed: all are read again
                 seen, used = now, _with_parents(store, used_by(now))
                 used |= {state_ref(each) for each in used if each.table == CHECKPOINTS}
@@ -95,7 +95,7 @@ def _parents(store: Store, ref: Ref) -> list[Ref]:
 
 
 def _sizes(store: Store, refs: list[Ref]) -> dict[Ref, int]:
-    sizes, heard = Sizes(store.root), list[CorruptArtifactError]()
+    sizes, heard = Sizes(store), list[CorruptArtifactError]()
     return {ref: sizes.of(str(ref), heard.append) or 0 for ref in refs}
 
 

@@ -20,7 +20,9 @@ from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, worker_threads
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
-from gradus.tasks.runs.journal import METRICS, Journal, read_settings, write_settings
+from gradus.tasks.runs.history import read_story
+from gradus.tasks.runs.journal import Journal, read_settings, write_settings
+from gradus.tasks.runs.listing import done_of
 from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
@@ -64,7 +66,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
     login = mlflow_login(home.root, uri)
     if reports_now():
         require_mlflow(uri, login)
-    folder = home.runs / spec.name
+    folder, store = home.runs / spec.name, Store(home.lake)
     folder.mkdir(parents=True, exist_ok=True)
     left = left_behind(home.runs)
     with RunLock(folder):
@@ -83,7 +85,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             pool = WorkerPool(folder / "logs", env=threads, kept=kept_workers())
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
-                    Store(home.lake),
+                    store,
                     journal,
                     pool,
                     spec.seed,
@@ -108,7 +110,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                         print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
             finally:
                 withdraw(folder)
-                journal.run_finished(status=status, error=why)
+                journal.run_finished(status=status, error=why, so_far=done_of(folder, store))
             if sidecar is not None:
                 untold = parting_words(sidecar, home.root)
                 if untold:
@@ -117,7 +119,9 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
 
 def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> bool:
     """Return whether there is nothing new to report: nothing measured, or all reused and the report there already."""
-    if status not in ("finished", "failed") or not (folder / METRICS).exists():
+    if status not in ("finished", "failed") or not any(
+        end["status"] == "finished" for end in read_story(folder).ended.values()
+    ):
         return True
     return status == "finished" and all(o.reused for o in outcomes) and (folder / REPORT_PAGE).exists()
 

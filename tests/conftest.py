@@ -66,7 +66,8 @@ NOT_QUICK = (
     "tasks/identity/test_loading.py",
     *("tasks/stages/rollout/test_ray.py", "tasks/stages/rollout/test_stage.py", "tasks/stages/test_given.py"),
     *("tasks/stages/update/test_lora.py", "tasks/stages/update/test_replay.py", "tasks/stages/update/test_stage.py"),
-    *("tasks/tracking/test_browser.py", "tasks/tracking/test_faults.py", "tasks/tracking/test_telling.py"),
+    *("tasks/tracking/test_browser.py", "tasks/tracking/test_faults.py", "tasks/tracking/test_killed.py"),
+    "tasks/tracking/test_telling.py",
     *("tasks/config/test_redaction.py", "test_deploy.py", "test_docs.py", "test_layout.py", "test_patience.py"),
     "test_reruns.py",
 )

@@ -94,7 +94,7 @@ def doctor(as_json: AsJson = False) -> None:
 
 def setup() -> None:
     """Create or upgrade the MLflow database, once."""
-    from gradus.tasks.tracking.reporter import ensure_database  # the tracker is slow to import
+    from gradus.tasks.tracking.sending import ensure_database  # the tracker is slow to import
 
     line(f"MLflow database: {ensure_database(Home.from_environment().root)}")
 

@@ -87,7 +87,7 @@ def runs(
     in brackets those reused. An artifact of several runs counts in each of them, and once in the sum.
     """
     from gradus.flows.console.run_tables import render_runs
-    from gradus.tasks.runs.history import list_runs as read
+    from gradus.tasks.runs.listing import list_runs as read
 
     home = Home.from_environment()
     if delete is not None:
@@ -123,7 +123,7 @@ def show(
     Of an artifact: what made it, of what, its columns and first rows.
     """
     from gradus.flows.console.run_tables import render_curve, render_run_story
-    from gradus.tasks.runs.history import read_run
+    from gradus.tasks.runs.listing import read_run
 
     home = Home.from_environment()
     if suite and not curve:

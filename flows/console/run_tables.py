@@ -14,7 +14,7 @@ from gradus.flows.console.answers import Curve, Deleted, Freed, FreedCheckpoint,
 from gradus.flows.console.output import View, fields, line, safe, table
 from gradus.tasks.formats import interval, points, rate, short, size, terminal_safe
 from gradus.tasks.runs.account import sentence
-from gradus.tasks.runs.history import RunList, RunStory
+from gradus.tasks.runs.listing import RunList, RunStory
 from gradus.tasks.runs.records import DomainFigures, Versus
 
 REASONS = 5

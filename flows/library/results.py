@@ -15,8 +15,9 @@ from gradus.flows.console.output import aside
 from gradus.flows.library.calling import call
 from gradus.flows.parameters import Input
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import Attempt, RunStory, attempts, list_runs, read_run, run_folder
+from gradus.tasks.runs.history import Attempt, attempts, run_folder
 from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.listing import RunStory, list_runs, read_run
 from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.attempt import read_report
 
@@ -143,7 +144,7 @@ class Run:
         """Return why a stage was computed, or reused, a row an attempt: what differed from the nearest call before."""
         from gradus.flows.loop.reruns import Rounds, chosen_calls  # recipes, which results alone need not wait for
         from gradus.tasks.inspect.reasons import explain
-        from gradus.tasks.runs.precedents import precedents
+        from gradus.tasks.runs.costs import precedents
 
         chosen = chosen_calls(self._folder, stage, Rounds(round))
         return explain(Store(self.home.lake), precedents(self.home.runs), self._folder, lambda key: key in chosen)

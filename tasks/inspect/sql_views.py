@@ -10,6 +10,7 @@ from functools import partial
 import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
+from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.queries import Answer, Relation, View, select
 from gradus.data.lake.schema import CHECKPOINTS
@@ -19,10 +20,10 @@ from gradus.tasks.config.settings import Home, memory_bytes
 from gradus.tasks.inspect.lake_views import artifact, tables, views
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
-from gradus.tasks.runs.journal import read_metrics, read_settings
+from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.attempt import with_clock
 from gradus.tasks.stages.registry import installed
 
 _NAME = rf"(?!{CHECKPOINTS})[a-z]+/[0-9a-f]{{4,64}}"
@@ -123,29 +124,24 @@ def _stages(store: Store, runs: list[Run]) -> Iterator[Row]:
 
 def _metrics(store: Store, lineage: Lineage) -> Iterator[Row]:
     for run in lineage.runs:
-        found = _journalled(run)
         ended = [row for row in run.attempts if row["status"] in ("finished", "failed")]
-        last = {row["output"]: row["attempt"] for row in ended if row["attempt"] in found}
+        last = {row["output"]: row["attempt"] for row in ended}
         for row in lineage.current(run):
-            ref = Ref.parse(row["output"])
-            rows = found.get(last.get(row["output"], ""))
+            ref, end = Ref.parse(row["output"]), run.ended(last.get(row["output"]))
+            report = report_of(store, lineage, ref)
+            if end is not None:
+                report = with_clock(report, end.get("clock", {}), end.get("step_clock", []))
             label = {"round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
-            for step, metrics in _reported(report_of(store, lineage, ref)) if rows is None else rows:
+            for step, metrics in _reported(report):
                 for name, value in metrics.items():
                     yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
-
-
-def _journalled(run: Run) -> dict[str | None, list[tuple[int | None, Metrics]]]:
-    found: dict[str | None, list[tuple[int | None, Metrics]]] = {}
-    for row in read_metrics(run.folder, run.on_damage):
-        found.setdefault(row.get("attempt"), []).append((row["step"], row["metrics"]))
-    return found
 
 
 def report_of(store: Store, lineage: Lineage, ref: Ref) -> Report:
     """Return the report of an artifact; an empty one if it is damaged and that raises nothing."""
     try:
-        return read_report(store, ref)
+        entries = [entry for entry in lineage.files(ref) if entry.name == REPORT]
+        return json.loads(store.verified(ref, entries)[0].read_bytes()) if entries else {}
     except CorruptArtifactError as damage:
         lineage.damaged(ref, damage)
         return {}

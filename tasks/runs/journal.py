@@ -1,15 +1,14 @@
 """Journal of a run, line by line, on disk before anybody else hears of it.
 
-`<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line;
-`<run folder>/metrics.jsonl` holds the numbers, one row for each optimiser step and one for each finished attempt.
+`<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line.
 A line is one append; its end is on the disk before a stage counts as ended. A line torn by a power cut is dropped at
-the next start and ignored by readers; a damaged one (gradus.tasks.runs.lines) stops both. Left out: the tracker, which
-a process of its own tells (gradus.tasks.tracking.reporter).
+the next start and ignored by readers; a damaged one (gradus.tasks.runs.lines) stops both. Left out: metrics that do not
+depend on a clock, which the report of the artifact has, and the tracker, which a process of its own tells
+(gradus.tasks.tracking.reporter).
 """
 
 import hashlib
 import json
-import math
 import os
 import secrets
 import socket
@@ -22,13 +21,13 @@ from typing import TypeGuard, cast, get_args
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
+from gradus.data.runlock import holder
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.runs.lines import append_lines, cure, damaged, mend, read_lines
-from gradus.tasks.runs.records import Account, Event, MetricRow, Metrics, Report, RunSettings, Status
+from gradus.tasks.runs.records import Account, Done, Event, Report, RunSettings, Status
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
-METRICS = "metrics.jsonl"
 STATUSES = frozenset(get_args(Status))
 _CHECK, _SHA256 = "check", "sha256:"
 _WRITTEN = "run the same command again: it writes that file anew, and what is finished is reused"
@@ -58,11 +57,8 @@ class Journal:
         self.folder = folder
         self.run = folder.name
         self._events = folder / EVENTS
-        self._metrics = folder / METRICS
         self._lock = threading.Lock()
-        self._labels: dict[str, Mapping[str, str | int]] = {}
-        for path in (self._events, self._metrics):
-            mend(path)
+        mend(self._events)
 
     def run_started(self, facts: Mapping[str, object]) -> str:
         """Note that the command began; return the name of this invocation, unique within the run."""
@@ -84,7 +80,6 @@ class Journal:
         """Note that an attempt of a stage began; return its unique name."""
         attempt = f"{stage}-{round}-{secrets.token_hex(5)}"
         label = {"attempt": attempt, "stage": stage, "round": round, "purpose": purpose}
-        self._labels[attempt] = label
         self._event("stage_started", {**label, "output": output, "config": config, "inputs": inputs})
         return attempt
 
@@ -100,26 +95,22 @@ class Journal:
     ) -> None:
         """An attempt ended, with one of STATUSES. `folder` holds its manifest and report.
 
-        Raises ValueError, and writes nothing, where a metric is not a finite number: failure may not look like success.
+        Raise ValueError, and write nothing, if a number is not finite: failure may not look like success.
         """
         if status not in STATUSES:
             raise ValueError(f"an attempt cannot end as {status!r}; it ends as one of {sorted(STATUSES)}")
         known: Report = report or {}
-        rows = [*enumerate(known.get("steps", ())), (None, known.get("metrics", {}))]
-        checked = [(step, _finite(attempt, metrics)) for step, metrics in rows if metrics]
         body = {
             "attempt": attempt,
             "status": status,
             "seconds": seconds,
-            "compute_s": known.get("metrics", {}).get("perf/compute_s", 0.0),
             "error": hide(error),
             "folder": folder,
             "summary": known.get("summary", {}),
+            "clock": known.get("clock", {}),
+            "step_clock": known.get("step_clock", []),
         }
-        _line(body)  # refused before anything is written
-        label = self._labels.pop(attempt, {"attempt": attempt})
-        span = self._append_metrics([{**label, "step": step, "metrics": metrics} for step, metrics in checked])
-        self._event("stage_finished", {**body, "metric_bytes": span}, durable=True)
+        self._event("stage_finished", body, durable=True)
 
     def stage_reused(
         self,
@@ -152,20 +143,17 @@ class Journal:
         """The run went on: the prompts so far, kept and sampled again."""
         self._event("resumed", {"account": account})
 
-    def run_finished(self, *, status: Status, error: str = "") -> None:
-        """The command ended, with one of STATUSES; `error` is the sentence if it did not finish."""
-        self._event("run_finished", {"status": status, "error": error}, durable=True)
+    def run_finished(self, *, status: Status, error: str = "", so_far: Done | None = None) -> None:
+        """The command ended, with one of STATUSES; `error` is the sentence if it did not finish.
+
+        With `so_far` a list of runs reads this line alone.
+        """
+        self._event("run_finished", {"status": status, "error": error, "so_far": so_far}, durable=True)
 
     def _event(self, name: str, body: Mapping[str, object], *, durable: bool = False) -> None:
-        line = _line({"event": name, "time": time.time(), **body})
+        line = json.dumps({"event": name, "time": time.time(), **body}, allow_nan=False, default=str).encode()
         with self._lock:
             append_lines(self._events, [line], durable=durable)
-
-    def _append_metrics(self, rows: Sequence[Mapping[str, object]]) -> tuple[int, int]:
-        """Write metric rows; return the byte range written."""
-        lines = [_line({"time": time.time(), **row}) for row in rows]
-        with self._lock:
-            return append_lines(self._metrics, lines, durable=True)
 
 
 def write_settings(folder: Path, settings: Mapping[str, object]) -> None:
@@ -205,11 +193,11 @@ def _check_of(settings: JsonObject) -> str:
 def read_events(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Event]:
     """Yield every event of a run in order; nothing if the run has no journal yet.
 
-    A line that is not an event is damage, and so are metrics without a journal.
+    A line that is not an event is damage, and so are settings without a journal of a run that nobody begins just now.
     """
     path, begin = folder / EVENTS, 0
-    if not path.exists() and (folder / METRICS).exists():
-        on_damage(CorruptArtifactError(f"{path} is missing, and {METRICS} is there", hint=cure(folder)))
+    if not path.exists() and (folder / RUN).exists() and holder(folder) is None:
+        on_damage(CorruptArtifactError(f"{path} is missing, and {RUN} is there", hint=cure(folder)))
     for event, end in read_lines(path, on_damage=on_damage):
         if _is_event(event):
             yield event
@@ -218,17 +206,20 @@ def read_events(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Event]:
         begin = end
 
 
-def read_metrics(folder: Path, on_damage: OnDamage = refuse) -> Iterator[MetricRow]:
-    """Yield every row of a run's metrics; damage if there are fewer than its journal names."""
-    ended = [event for event in read_events(folder, on_damage) if event["event"] == "stage_finished"]
-    named = max((event.get("metric_bytes", (0, 0))[1] for event in ended), default=0)
-    there = 0
-    for row, end in metric_lines(folder, on_damage=on_damage):
-        there = end
-        yield row
-    if there < named:
-        path = folder / METRICS
-        on_damage(CorruptArtifactError(f"{path} ends at byte {there} of {named}", hint=cure(folder)))
+def num_bytes(folder: Path) -> int:
+    """Return the size of a run's journal, which only grows; 0 if it has none."""
+    path = folder / EVENTS
+    return path.stat().st_size if path.exists() else 0
+
+
+def last_end(folder: Path) -> list[Event]:
+    """Return the end of the last command and the events after it; empty if the journal has none.
+
+    A damaged line raises CorruptArtifactError.
+    """
+    path = folder / EVENTS
+    begin = path.read_bytes().rfind(b'\n{"event": "run_finished"') + 1 if path.exists() else 0
+    return [event for event, _ in event_lines(folder, begin)] if begin else []
 
 
 def _is_event(row: JsonObject) -> TypeGuard[Event]:
@@ -243,27 +234,3 @@ def _is_event(row: JsonObject) -> TypeGuard[Event]:
 def event_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Event, int]]:
     """The events of a run's journal as `read_lines` reads them; that they are whole is not looked at."""
     return cast("Iterator[tuple[Event, int]]", read_lines(folder / EVENTS, offset, end))
-
-
-def metric_lines(
-    folder: Path, offset: int = 0, end: int | None = None, on_damage: OnDamage = refuse
-) -> Iterator[tuple[MetricRow, int]]:
-    """The rows of a run's metrics as `read_lines` reads them."""
-    return cast("Iterator[tuple[MetricRow, int]]", read_lines(folder / METRICS, offset, end, on_damage))
-
-
-def read_metric_rows(folder: Path, metric_bytes: Sequence[int]) -> list[MetricRow]:
-    """The metric rows of one attempt, by the bytes that its stage_finished event names."""
-    begin, end = metric_bytes
-    return [row for row, _ in metric_lines(folder, begin, end)]
-
-
-def _finite(attempt: str, metrics: Metrics) -> Metrics:
-    for name, value in metrics.items():
-        if not math.isfinite(value):
-            raise ValueError(f"attempt {attempt} reported {name} = {value}, which is not a finite number")
-    return {name: float(value) for name, value in metrics.items()}
-
-
-def _line(body: Mapping[str, object]) -> bytes:
-    return json.dumps(body, allow_nan=False, default=str).encode()

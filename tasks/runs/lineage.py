@@ -18,7 +18,7 @@ from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import Attempt, Story, brief_of, finished_outputs, missing, of_run, read_story
-from gradus.tasks.runs.records import Brief
+from gradus.tasks.runs.records import Brief, StageFinished
 
 _TEXT = pa.string()
 USED = pa.schema(
@@ -66,6 +66,10 @@ class Run:
     def given(self, output: str) -> Mapping[str, Sequence[str]]:
         """Return the inputs, by role, of the stage that made or reused an artifact; nothing if the journal has none."""
         return self._story.inputs.get(output, {})
+
+    def ended(self, attempt: str | None) -> StageFinished | None:
+        """Return the end of an attempt; None if it has none, or is a reuse."""
+        return self._story.ended.get(attempt or "")
 
     @cached_property
     def _story(self) -> Story:

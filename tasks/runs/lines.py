@@ -1,4 +1,4 @@
-"""Files of JSON lines with check values, to which lines are only ever appended: the journal and the metrics of a run.
+"""A file of JSON lines with check values, to which lines are only ever appended: the journal of a run.
 
 A line ends with `"check": "0123456789abcdef"}`, a digest of the line and of the check of the line above it. The next
 reader finds a flipped bit, and a line that was removed, added or moved. Lines of earlier versions have no check and are
@@ -61,7 +61,7 @@ def damaged(path: Path, offset: int) -> CorruptArtifactError:
 def cure(folder: Path) -> str:
     """Return what to do about a run whose journal is damaged."""
     return (
-        f"move events.jsonl, metrics.jsonl and tracking.json out of {folder} and run the same command again: "
+        f"move events.jsonl and tracking.json out of {folder} and run the same command again: "
         "what is finished is reused"
     )
 

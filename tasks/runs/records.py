@@ -128,19 +128,38 @@ class Report(TypedDict, total=False):
     summary: Summary
     samples: Sequence[Sample]
     steps: list[Metrics]
+    clock: Metrics
+    """Those of the metrics that were measured with a clock; not in the artifact, since they differ between attempts."""
+    step_clock: list[Metrics]
+    """The same for each optimiser step."""
 
 
-class Brief(TypedDict):
+class Counts(TypedDict):
+    """Beginning of a run, number of stages that it computed and reused, seconds of those that it computed."""
+
+    started: float | None
+    stages: int
+    reused: int
+    seconds: float
+
+
+class Brief(Counts):
     """A run in short; `error` is why it did not finish."""
 
     run: str
     status: str
     error: str
     verb: str
-    started: float | None
-    stages: int
-    reused: int
-    seconds: float
+
+
+class Done(Counts):
+    """Results of a run by the end of a command, for lists of runs."""
+
+    gain: float | None
+    outputs: dict[str, int | None]
+    """Bytes of its artifacts and of the train states of its checkpoints; None for one without a manifest."""
+    optional: list[str]
+    """Those of them that may be missing."""
 
 
 class RunSettings(TypedDict):
@@ -199,18 +218,18 @@ class StageStarted(Label):
 
 
 class StageFinished(TypedDict):
-    """An attempt of a stage ended; `metric_bytes` is the place of its metrics in their file."""
+    """An attempt of a stage ended; `clock` and `step_clock` are those of its report, which the artifact lacks."""
 
     event: Literal["stage_finished"]
     time: float
     attempt: str
     status: Status
     seconds: float
-    compute_s: float
     error: str
     folder: str
     summary: Summary
-    metric_bytes: Sequence[int]
+    clock: NotRequired[Metrics]
+    step_clock: NotRequired[list[Metrics]]
 
 
 class StageReused(Label):
@@ -257,18 +276,7 @@ class RunFinished(TypedDict):
     time: float
     status: Status
     error: str
+    so_far: NotRequired[Done | None]
 
 
 Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | Pruned | Resumed | RunFinished
-
-
-class MetricRow(TypedDict):
-    """One row of the metrics file: of one optimiser step, or, without a step, of the whole attempt."""
-
-    time: float
-    attempt: str
-    stage: str
-    round: int
-    purpose: str
-    step: int | None
-    metrics: Metrics

@@ -21,7 +21,7 @@ from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.loading import refuse_unpinned
-from gradus.tasks.runs.records import Report
+from gradus.tasks.runs.records import Metrics, Report
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import installed, stage_spec
 from gradus.tasks.stages.warm import Warm
@@ -158,6 +158,13 @@ def read_report(store: Store, ref: Ref) -> Report:
     """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
     content = store.read_file(ref, REPORT)
     return json.loads(content) if content is not None else {}
+
+
+def with_clock(report: Report, clock: Metrics, step_clock: list[Metrics]) -> Report:
+    """Return the report of an artifact with the times of the attempt that made it, as the journal has them."""
+    metrics, summary = report.get("metrics", {}), report.get("summary", {})
+    kept = StageResult(metrics, summary, report.get("samples", ()), report.get("steps", []))
+    return replace(kept, clock=clock, step_clock=step_clock).full
 
 
 def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:

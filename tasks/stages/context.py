@@ -105,6 +105,8 @@ class StageResult:
             "summary": cast("Summary", {**self.summary, **self.attempt}),
             "samples": self.samples,
             "steps": [{**step, **clock} for step, clock in pairs],
+            "clock": self.clock,
+            "step_clock": self.step_clock,
         }
 
 

@@ -1,1 +1,1 @@
-"""Reports of a run for MLflow, written by a process of its own; `reporter`, `lineage` and `traces` import mlflow."""
+"""Reports of a run for MLflow, by a process of its own; `reporter`, `sending`, `rows` and `lineage` import mlflow."""

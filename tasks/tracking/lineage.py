@@ -20,12 +20,13 @@ from mlflow.entities import (
     NoOpSpan,
 )
 from mlflow.exceptions import MlflowException
+from mlflow.tracing.constant import SpanAttributeKey
 
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.tracking.facts import COMPARISON, ends, roles_by_artifact, shown
-from gradus.tasks.tracking.loop import RefusedError
+from gradus.tasks.tracking.facts import COMPARISON, roles_by_artifact, shown
 from gradus.tasks.tracking.notes import links_note
+from gradus.tasks.tracking.state import RefusedError
 
 CHECKPOINTS = "checkpoints"
 
@@ -132,38 +133,43 @@ class LoggedLineage:
 
 _ASKED = ("question", "hint_text", "answer")
 _ANSWERED = ("completion", "extracted", "error")
+_RUN = "mlflow.sourceRun"
+"""Metadata that a trace has once it is whole: MLflow writes the span before, with a tag that the span names."""
+_SOURCE = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
 
 
 class Traces:
-    """Tells MLflow of the best and the worst samples of a round; a trace costs about 60 ms."""
+    """Tells MLflow of samples; a trace costs about 60 ms."""
 
-    def __init__(self, client: MlflowClient, experiment: str, per_round: int) -> None:
+    def __init__(self, client: MlflowClient, experiment: str) -> None:
         self._client = client
         self._experiment = experiment
-        self._per_round = per_round
 
-    def log(self, run_id: str, attempt: str, samples: Sequence[Sample], done: int, *, looks_first: bool) -> int:
-        """Log as many samples of an attempt as its round has left; return the round's number of traces."""
-        chosen = ends(samples, max(0, self._per_round - done))
-        for index, sample in enumerate(chosen):
+    def log(self, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
+        """Log samples of an attempt, unless they are there with their feedback."""
+        for index, sample in enumerate(samples):
             name = f"{attempt}:{index}"
             query = f"tags.`gradus.sample` = '{name}'"
-            if not (looks_first and self._client.search_traces(locations=[self._experiment], filter_string=query)):
-                self._trace(run_id, name, sample)
-        return done + len(chosen)
+            infos = [each.info for each in self._client.search_traces([self._experiment], filter_string=query)]
+            whole = [info for info in infos if _RUN in info.trace_metadata]
+            if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
+                self._client.delete_traces(self._experiment, trace_ids=torn)
+            said = {each.name for info in whole for each in info.assessments}
+            trace_id = whole[0].trace_id if whole else self._trace(run_id, name, sample)
+            for kind in ("reward", "outcome"):
+                if kind not in said and isinstance(value := sample.get(kind), str | float | int):
+                    mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
 
-    def _trace(self, run_id: str, name: str, sample: Sample) -> None:
+    def _trace(self, run_id: str, name: str, sample: Sample) -> str:
         span = mlflow.start_span_no_context(
             str(sample.get("problem_id", "rollout")),
             inputs=shown(sample, _ASKED),
+            attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
             tags={"gradus.sample": name},
-            metadata={"mlflow.sourceRun": run_id},
+            metadata={_RUN: run_id},
             experiment_id=self._experiment,
         )
         span.end(outputs=shown(sample, _ANSWERED))
         if isinstance(span, NoOpSpan):
             raise RefusedError(f"no trace could be made of sample {name}")
-        source = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
-        for kind in ("reward", "outcome"):
-            if isinstance(value := sample.get(kind), str | float | int):
-                mlflow.log_feedback(trace_id=span.trace_id, name=kind, value=value, source=source)
+        return span.trace_id

@@ -334,7 +334,7 @@ _HEAD = f"""# Metrics
 
 Generated from `tasks/tracking/metric_table.py`; a test compares them.
 
-A stage writes a metric under its **written** name: so it is called in a run's `metrics.jsonl`, in `gradus sql` and in
+A stage writes a metric under its **written** name: so it is called in the report of an artifact, in `gradus sql` and in
 guards. MLflow sorts charts by name and makes a section of what stands before the last `/`, so that **in MLflow** a name
 begins with its section. What the metric was measured for stands behind the name: `2 reward/mean` is of the round's own
 rollouts, `2 reward/mean.escalate1` of those that the wave `escalate` asked for first, `2 reward/mean.profile` of

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 
 from gradus.tasks.formats import markdown, visible
-from gradus.tasks.runs.records import RunFinished, RunStarted, StageFinished
-from gradus.tasks.tracking.state import Live, State
+from gradus.tasks.runs.records import RunFinished, RunStarted, StageFinished, StageStarted
+from gradus.tasks.tracking.fold import Fold
 
 MAX_CHANGES = 8
 """Changed settings that a note lists; the others are in the artifact."""
@@ -56,12 +56,12 @@ def changes_text(changes: Mapping[str, Change]) -> str:
     return "\n".join(lines or ["every setting is the default"]) + "\n"
 
 
-def run_note(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
+def run_note(fold: Fold, ended: RunFinished | None) -> str:
     """Return the note of a command's run: what it was, how it ended, what it found, its settings, how to resume."""
-    what, *changed = state.about or ["A run."]
+    what, *changed = opening(fold.started) if fold.started else ["A run."]
     training = bool(changed)
-    lines = [what, _ended(state, ended, counts), *([_found(state.figures)] if training else []), *changed]
-    return _listed([*lines, _next_command(state, ended, training=training)])
+    lines = [what, _ended(fold, ended), *([_found(fold.figures)] if training else []), *changed]
+    return _listed([*lines, _next_command(fold, ended, training=training)])
 
 
 def reused_note(commands: int, at: datetime) -> str:
@@ -80,16 +80,12 @@ def links_note(experiment: str, trainings: Mapping[str, str]) -> str:
     )
 
 
-def _ended(state: State, ended: RunFinished | None, counts: Mapping[str, int]) -> str:
+def _ended(fold: Fold, ended: RunFinished | None) -> str:
     if ended is None:
         return "It has not ended."
-    done = ", ".join(f"{number} {word}" for word, number in counts.items())
-    num_rounds = int(state.totals.get("total/rounds", 0))
-    after = (
-        f"{num_rounds} round{'s' * (num_rounds > 1)} in {state.seconds:.0f} s"
-        if num_rounds
-        else f"{state.seconds:.0f} s"
-    )
+    done = ", ".join(f"{number} {word}" for word, number in fold.counts.items())
+    rounds = f"{fold.num_rounds} round{'s' * (fold.num_rounds > 1)} in " if fold.num_rounds else ""
+    after = f"{rounds}{fold.seconds:.0f} s"
     how = f"{ended['status'].capitalize()} after {after} (stages: {done})"
     error = ended.get("error", "")
     return f"{how}: {markdown(headline(error))}." if error else f"{how}."
@@ -105,21 +101,21 @@ def _found(figures: Mapping[str, float]) -> str:
     return f"{found}; gain {figures['gain']:+.3f} ({figures['gain_ci_low']:+.3f} to {figures['gain_ci_high']:+.3f})."
 
 
-def _next_command(state: State, ended: RunFinished | None, *, training: bool) -> str:
-    show = code(_command("show", state.run))
+def _next_command(fold: Fold, ended: RunFinished | None, *, training: bool) -> str:
+    show = code(_command("show", fold.run))
     if not training or ended is None:
         return f"{show} says more."
     if ended["status"] == "finished":
-        more = 2 * max(1, int(state.totals.get("total/rounds", 1)))
-        return f"{code(_command('train', state.run, '--rounds', str(more)))} resumes; {show} says more."
-    return f"{code(_command('train', state.run))} resumes it; {show} says more."
+        more = 2 * max(1, fold.num_rounds)
+        return f"{code(_command('train', fold.run, '--rounds', str(more)))} resumes; {show} says more."
+    return f"{code(_command('train', fold.run))} resumes it; {show} says more."
 
 
 def _command(*words: str) -> str:
     return shlex.join(("gradus", *words))
 
 
-def stage_note(run: str, call: Live, end: StageFinished) -> str:
+def stage_note(run: str, call: StageStarted, end: StageFinished) -> str:
     """Return the note of a stage attempt: what it was, how it ended, what it read and wrote, what explains it."""
     purpose = "" if call["purpose"] == "train" else f" ({markdown(call['purpose'])})"
     read = (
@@ -154,21 +150,6 @@ def code(text: str) -> str:
     "`gradus show a'b`"
     """
     return f"`{_one_line(text).replace('`', chr(39))}`"
-
-
-def numbers_only(summary: Mapping[str, object]) -> dict[str, object]:
-    """Return those counts of a stage that are numbers, or names with numbers: the others may quote a policy.
-
-    >>> numbers_only({"rows": 8, "first_failed": ["r1: <b>"], "reasons": {"too long": 2}, "note": "x"})
-    {'rows': 8, 'reasons': {'too long': 2}}
-    """
-    kept: dict[str, object] = {}
-    for key, value in summary.items():
-        if isinstance(value, int | float):
-            kept[key] = value
-        elif isinstance(value, Mapping) and (inner := numbers_only(value)):
-            kept[key] = inner
-    return kept
 
 
 def _one_line(text: str) -> str:

@@ -5,17 +5,15 @@ name of the first invocation in the journal.
 """
 
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Param, RunTag
+from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag
 
 from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
-from gradus.tasks.runs.journal import event_lines
-from gradus.tasks.runs.records import Label
 from gradus.tasks.tracking.client import artifacts_uri
+from gradus.tasks.tracking.fold import Point
 from gradus.tasks.tracking.names import (
     MAX_TAG_CHARS,
     METRICS_PER_CALL,
@@ -24,7 +22,6 @@ from gradus.tasks.tracking.names import (
     cut,
     flat_params,
 )
-from gradus.tasks.tracking.state import State
 from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
 NOTE = "mlflow.note.content"
@@ -41,32 +38,36 @@ class Rows:
         self._client = client
         self._experiment = experiment
 
-    def find(self, key: str, name: str) -> str:
-        """Return the id of the newest row with a tag; empty if there is none."""
-        found = self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)
-        return found[0].info.run_id if found else ""
+    def find(self, key: str, name: str) -> Run | None:
+        """Return the newest row with a tag."""
+        return next(iter(self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)), None)
 
-    def begin(self, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
-        """Create a row, with those tags that have a value."""
-        cut_tags = {key: cut(value, MAX_TAG_CHARS) for key, value in tags.items() if value}
-        run = self._client.create_run(self._experiment, start_time=time_ms, tags=cut_tags, run_name=visible(title, 200))
-        return run.info.run_id
+    def begin(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
+        """Create the row with a tag, or let the one that there is run again, without the error that it ended with.
 
-    def go_on(self, run_id: str, tags: Mapping[str, str]) -> None:
-        """Let a row run again, with those tags that have a value and without the error that it ended with."""
+        It has those other tags that have a value.
+        """
+        cut_tags = {key: cut(text, MAX_TAG_CHARS) for key, text in {key: name, **tags}.items() if text}
+        found = self.find(key, name)
+        if found is None:
+            shown = visible(title, 200)
+            run = self._client.create_run(self._experiment, start_time=time_ms, tags=cut_tags, run_name=shown)
+            return run.info.run_id
+        run_id = found.info.run_id
         self._client.update_run(run_id, status="RUNNING")
-        if _ERROR in self._client.get_run(run_id).data.tags:
+        if _ERROR in found.data.tags:
             self._client.delete_tag(run_id, _ERROR)
-        self.tag(run_id, tags)
+        self.tag(run_id, cut_tags)
+        return run_id
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set those tags that have a value."""
         cut_tags = [RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in tags.items() if text]
         self._client.log_batch(run_id, tags=cut_tags)
 
-    def params(self, run_id: str, config: JsonObject, *, again: bool = False) -> None:
-        """Log settings; MLflow keeps the first value of each for good, so `again` logs those that are not there."""
-        there = self._client.get_run(run_id).data.params if again else {}
+    def params(self, run_id: str, config: JsonObject) -> None:
+        """Log those settings that are not there: MLflow keeps the first value of each for good."""
+        there = self._client.get_run(run_id).data.params
         new = [Param(*pair) for pair in flat_params(config).items() if pair[0] not in there]
         for batch in batches(new, PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)
@@ -75,14 +76,15 @@ class Rows:
         """Set a row's note, and tags of ours that are not empty."""
         self.tag(run_id, {NOTE: note, **{f"gradus.{name}": text for name, text in tags.items()}})
 
-    def metrics(self, run_id: str, metrics: Sequence[Metric]) -> None:
-        """Log metrics."""
-        for batch in batches(metrics, METRICS_PER_CALL):
+    def metrics(self, run_id: str, points: Sequence[Point], **about: str) -> None:
+        """Log metrics; `about` names the model and the dataset that they are of."""
+        for batch in batches([Metric(*point, **about) for point in points], METRICS_PER_CALL):
             self._client.log_batch(run_id, metrics=batch)
 
     def close_abandoned(self, place: str, living: str, time_ms: int) -> None:
-        """End rows of a folder that claim to run: whoever held the folder before is gone."""
-        query = f"tags.`gradus.place` = '{place}' and attributes.status = 'RUNNING'"
+        """End rows of a folder that began earlier and claim to run: whoever held the folder before is gone."""
+        began = f"attributes.status = 'RUNNING' and attributes.start_time < {time_ms}"
+        query = f"tags.`gradus.place` = '{place}' and {began}"
         for run in self._client.search_runs([self._experiment], query):
             if run.info.run_id != living:
                 self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
@@ -95,45 +97,6 @@ class Rows:
                 self._client.delete_run(each.info.run_id)
             num_rows += len(found)
         return num_rows
-
-
-def was_measured(folder: Path, call: Label, state: State) -> bool:
-    """Return whether the run's row has what a call measured: an artifact measures the same whenever it is reused."""
-    return state.resumed and _named(call) in _ended_calls(folder, state.begun_at)
-
-
-def first_invocation(folder: Path) -> str:
-    """Return the first invocation in a journal; empty if it has none."""
-    events = (event for event, _ in event_lines(folder))
-    return next((event["invocation"] for event in events if event["event"] == "run_started"), "")
-
-
-@lru_cache(1)
-def _ended_calls(folder: Path, end: int) -> frozenset[str]:
-    """The calls that ended well before a place in the journal."""
-    begun: dict[str, str] = {}
-    found: set[str] = set()
-    for event, _ in event_lines(folder, 0, end):
-        match event["event"]:
-            case "stage_started":
-                begun[event["attempt"]] = _named(event)
-            case "stage_finished" if event["status"] == "finished" and event["attempt"] in begun:
-                found.add(begun[event["attempt"]])
-            case "stage_reused":
-                found.add(_named(event))
-            case _:
-                continue
-    return frozenset(found)
-
-
-def _named(call: Label) -> str:
-    return f"{call['stage']} {call['round']} {call['purpose']} {call['output']}"
-
-
-def computes(folder: Path, begin: int, end: int) -> bool:
-    """Return whether a command computed anything, or reused nothing: what it did is worth more than a remark."""
-    kinds = {event["event"] for event, _ in event_lines(folder, begin, end)}
-    return "stage_started" in kinds or "stage_reused" not in kinds
 
 
 def experiment_of(client: MlflowClient, home: Path, uri: str) -> str:

@@ -1,8 +1,7 @@
-"""Progress of the reporter: a cursor that survives any kill, and the process that reports.
+"""Progress of the reporter: how far the journal was sent, and the process that sends it.
 
-`<run folder>/tracking.json` is replaced whole after every event that was sent. If it is lost or torn, reporting begins
-anew; that repeats nothing, because every event is looked up by its name before it is sent (see
-gradus.tasks.tracking.reporter).
+`<run folder>/tracking.json` holds one number, the bytes of the journal that were sent, and what a user should know of
+it. If it is lost or torn, reporting begins anew, and repeats nothing: sending twice changes nothing in MLflow.
 """
 
 import contextlib
@@ -11,91 +10,33 @@ import json
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypedDict
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.files import replace_file
-from gradus.data.records import JsonObject
-from gradus.tasks.runs.journal import EVENTS, read_lines
-from gradus.tasks.runs.records import Label, Owner
+from gradus.tasks.runs.journal import event_lines
 
 STATE = "tracking.json"
 _LOCK = ".tracking.lock"
 
 
-class Live(Label):
-    """An attempt that has not ended, with its settings and its inputs by role."""
-
-    config: JsonObject
-    inputs: dict[str, list[str]]
+class UnreachableError(Exception):
+    """The tracker does not answer, or answers that it cannot now."""
 
 
-class Refusal(TypedDict):
-    """An event that MLflow would not take."""
-
-    what: str
-    at_byte: int
-    why: str
+class RefusedError(Exception):
+    """The tracker answers that it will never take this event."""
 
 
 @dataclass
 class State:
-    """State of the reporter between two events.
-
-    `offset` counts the bytes of the journal that were sent; `parent` is the MLflow run of ours while an invocation is
-    open, which began at byte `begun_at` and belongs to the process `owner`; `origin` holds the tags that say which
-    launch and which commit it is; `runs` maps an attempt of it to its MLflow run, `live` holds the facts of those still
-    open; `traces` counts traces by round; `backlog` holds metrics of the parent (name, value, time in ms, step) that
-    wait for the next batch; `zeros` points (time in ms, step) of metrics whose 0 is nothing to look at, until they are
-    `loud`; `others` the names of metrics that a recipe makes more of; `totals` what the run used so far, and `seconds`
-    how long its commands took; the invocation began at `begun_ms` and last said something at `time_ms`; `resumed` is
-    whether an earlier one has its metrics in the same row, `note` what it left there, `reuses` the number since then
-    that computed nothing; `ends_only` is whether it evaluates at its ends alone; `figures` is what its evaluations of
-    the first suite found; `about` the lines of its note that are known from its beginning; `datasets` its reported
-    inputs; `refused` what MLflow would not take, with its reason.
-    """
+    """Progress of the reporter."""
 
     offset: int = 0
-    run: str = ""
-    parent: str = ""
-    owner: Owner = field(default_factory=Owner)
-    runs: dict[str, str] = field(default_factory=dict)
-    live: dict[str, Live] = field(default_factory=dict)
-    origin: dict[str, str] = field(default_factory=dict)
-    begun_at: int = 0
-    traces: dict[str, int] = field(default_factory=dict)
-    backlog: list[tuple[str, float, int, int]] = field(default_factory=list)
-    zeros: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    loud: list[str] = field(default_factory=list)
-    others: list[str] = field(default_factory=list)
-    totals: dict[str, float] = field(default_factory=dict)
-    ends_only: bool = False
-    resumed: bool = False
-    seconds: float = 0.0
-    note: str = ""
-    reuses: int = 0
-    begun_ms: int = 0
-    time_ms: int = 0
-    figures: dict[str, float] = field(default_factory=dict)
-    about: list[str] = field(default_factory=list)
-    datasets: list[str] = field(default_factory=list)
-    refused: list[Refusal] = field(default_factory=list)
+    """Bytes of the journal that were sent."""
     problem: str = ""
-
-    def begin(self, run: str, owner: Owner, origin: dict[str, str], *, resumed: bool) -> None:
-        """Begin with the next invocation; what is known of the run is forgotten unless it continues in the same row."""
-        self.origin, self.resumed = origin, resumed
-        self.run, self.owner, self.parent, self.begun_at = run, owner, "", self.offset
-        self.runs, self.live, self.backlog = {}, {}, []
-        if resumed:
-            return
-        self.seconds, self.note, self.reuses = 0.0, "", 0
-        self.traces, self.zeros, self.totals, self.figures = {}, {}, {}, {}
-        self.loud, self.others, self.about, self.datasets = [], [], [], []
-
-    def add(self, name: str, amount: float) -> None:
-        """Add to a total of the run."""
-        self.totals[name] = self.totals.get(name, 0.0) + amount
+    """Reason that the tracker does not answer."""
+    refused: list[str] = field(default_factory=list)
+    """Events that MLflow would not take, with its reasons."""
 
     def save(self, folder: Path) -> None:
         """Replace the file whole."""
@@ -103,10 +44,11 @@ class State:
 
     @classmethod
     def load(cls, folder: Path) -> "State":
-        """The saved state; a fresh one where there is none or it cannot be read."""
+        """The saved state; a fresh one if there is none or it cannot be read."""
         try:
-            return cls(**json.loads((folder / STATE).read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
+            body = json.loads((folder / STATE).read_text(encoding="utf-8"))
+            return cls(int(body["offset"]), str(body["problem"]), list(map(str, body["refused"])))
+        except (OSError, ValueError, TypeError, KeyError):
             return cls()
 
 
@@ -137,13 +79,12 @@ class Status:
 def status(folder: Path) -> Status:
     """Return the number of events of a run that the tracker does not have yet."""
     state = State.load(folder)
-    problem, untold = state.problem, int(bool(state.backlog))
+    problem, untold = state.problem, 0
     try:
-        untold += sum(1 for _ in read_lines(folder / EVENTS, state.offset))
+        untold = sum(1 for _ in event_lines(folder, state.offset))
     except CorruptArtifactError as error:  # said here, raised where the journal is needed: the run itself is well
-        problem, untold = str(error), untold + 1
-    reason = state.refused[-1]["why"] if state.refused else ""
-    return Status(folder.name, untold, len(state.refused), problem, reason)
+        problem, untold = str(error), 1
+    return Status(folder.name, untold, len(state.refused), problem, state.refused[-1] if state.refused else "")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,10 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from gradus.tasks.runs.journal import read_events, read_metric_rows
+from gradus.data.lake.store import Ref, Store
+from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.records import StageStarted
+from gradus.tasks.runtime.attempt import read_report
 from gradus.tasks.tracking.metric_table import EVERY_STAGE, MAX_ON_RUN, find
 from tests.e2e.conftest import Program
 from tests.patience import until
@@ -46,11 +49,15 @@ def test_every_metric_of_a_training_has_one_point_a_round_and_one_stage_that_wri
     # The journal says which stage wrote which: times apart, that each stage has, each name has one.
     folder = program.home / "runs" / result["run"]
     stages: dict[str, set[str]] = defaultdict(set)
+    begun: dict[str, StageStarted] = {}
     for event in read_events(folder):
-        if event["event"] == "stage_finished":
-            for row in read_metric_rows(folder, event["metric_bytes"]):
-                for name in row["metrics"]:
-                    stages[name].add(row["stage"])
+        if event["event"] == "stage_started":
+            begun[event["attempt"]] = event
+        elif event["event"] == "stage_finished":
+            start = begun[event["attempt"]]
+            report = read_report(Store(program.home / "lake"), Ref.parse(start["output"]))
+            for name in {**report["metrics"], **event["clock"], **{k: 0 for step in report["steps"] for k in step}}:
+                stages[name].add(start["stage"])
     shared = {name for name, writers in stages.items() if len(writers) > 1}
     assert {name for name in shared if not name.startswith("perf/")} == set()
     entries = {name: find(name) for name in stages}
@@ -65,7 +72,7 @@ def test_the_start_of_a_worker_is_no_time_of_its_stage(undisturbed: Undisturbed)
     begun = next(each for each in events if each["event"] == "stage_started" and each["stage"] == "rollout")
     ended = next(each for each in events if each["event"] == "stage_finished" and each["attempt"] == begun["attempt"])
     waited_s = ended["time"] - begun["time"] - ended["seconds"]  # the first of its kind: torch is imported
-    assert waited_s > ended["seconds"] - ended["compute_s"]
+    assert waited_s > ended["seconds"] - ended["clock"]["perf/compute_s"]
 
 
 def test_mlflow_says_what_a_training_was_how_it_ended_and_which_checkpoints_it_made(undisturbed: Undisturbed) -> None:

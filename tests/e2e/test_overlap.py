@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gradus.data.lake.manifest import REPORT
 from tests.e2e.conftest import Program
 from tests.patience import until
 
@@ -48,9 +49,12 @@ def workers(program: Program) -> list[psutil.Process]:
 def test_every_update_but_the_first_learns_from_rows_one_update_old(overlapped: Run) -> None:
     program, result = overlapped
     assert result["updates"] == ROUNDS
-    metrics = (program.home / "runs" / result["run"] / "metrics.jsonl").read_text().splitlines()
-    ends = [row for row in map(json.loads, metrics) if row["stage"] == "update" and row["step"] is None]
-    ages = {row["round"]: (row["metrics"]["data/age_mean"], row["metrics"]["data/age_max"]) for row in ends}
+    begins = (begun(program, "update", index)[0] for index in range(1, ROUNDS + 1))
+    reports = [json.loads((program.home / "lake" / each["output"] / REPORT).read_bytes()) for each in begins]
+    ages = {
+        index: (each["metrics"]["data/age_mean"], each["metrics"]["data/age_max"])
+        for index, each in enumerate(reports, start=1)
+    }
     assert ages == {1: (0.0, 0.0), 2: (1.0, 1.0), 3: (1.0, 1.0)}
     for index in range(1, ROUNDS + 1):
         (update,) = begun(program, "update", index)

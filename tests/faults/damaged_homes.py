@@ -17,7 +17,7 @@ from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.browsing import Listing
 from gradus.tasks.inspect.run_rows import open_run
-from gradus.tasks.runs.journal import EVENTS, METRICS, RUN, Journal, write_settings
+from gradus.tasks.runs.journal import EVENTS, RUN, Journal, write_settings
 from tests.tasks.made_run import RUN as MADE
 from tests.tasks.made_run import MadeRun
 
@@ -64,7 +64,7 @@ def make_home(root: Path) -> None:
 
 def files(home: Path) -> list[Path]:
     """Every file that a verb may read, relative to the home."""
-    journals = [home / "runs" / run / name for run in (MADE, OTHER) for name in (RUN, EVENTS, METRICS)]
+    journals = [home / "runs" / run / name for run in (MADE, OTHER) for name in (RUN, EVENTS)]
     return [path.relative_to(home) for path in (*sorted((home / "lake").glob("*/*/*")), *journals)]
 
 

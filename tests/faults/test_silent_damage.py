@@ -14,7 +14,7 @@ import pytest
 
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.journal import EVENTS, METRICS, RUN, Journal
+from gradus.tasks.runs.journal import EVENTS, RUN, Journal
 from tests.faults.damaged_homes import (
     OTHER,
     QUICK,
@@ -46,7 +46,6 @@ FILES = {
     "what an update did": "lake/checkpoints/1*/rows.parquet",
     "settings": f"runs/{MADE}/{RUN}",
     "the journal": f"runs/{MADE}/{EVENTS}",
-    "metrics": f"runs/{MADE}/{METRICS}",
 }
 
 

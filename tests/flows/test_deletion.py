@@ -12,8 +12,8 @@ from gradus.data.runlock import RunLock
 from gradus.flows.cli.main import app
 from gradus.flows.deletion import delete_run
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import list_runs
 from gradus.tasks.runs.journal import Journal, write_settings
+from gradus.tasks.runs.listing import list_runs
 from tests.tasks.made_run import RUN, MadeRun
 
 

@@ -30,8 +30,8 @@ from gradus.flows.recipe.reading import RECIPES, load_recipe, parse_recipe
 from gradus.flows.recipe.setting_faults import settings_of
 from gradus.tasks.config.settings import Home, check_environment
 from gradus.tasks.preflight.checks import check_name
-from gradus.tasks.runs.history import list_runs, read_run
 from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.listing import list_runs, read_run
 from gradus.tasks.stages.registry import STAGES
 
 SCALE = int(os.environ.get("GRADUS_FUZZ", "1"))

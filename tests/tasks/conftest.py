@@ -14,7 +14,7 @@ from tests.conftest import copy_databases
 @pytest.fixture(scope="session")
 def mlflow_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A home folder with an MLflow database, a copy if there is one; tests keep apart by the names of their runs."""
-    from gradus.tasks.tracking.reporter import ensure_database
+    from gradus.tasks.tracking.sending import ensure_database
 
     root = tmp_path_factory.mktemp("gradus-home")
     copy_databases(databases, root)

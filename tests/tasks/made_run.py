@@ -131,11 +131,12 @@ class MadeRun:
             out = io.BytesIO()
             pq.write_table(cast_to_schema(pa.Table.from_pylist(list(learnt)), UPDATES), out)
             writer.write_file("rows.parquet", out.getvalue())
-        writer.commit()
-        if learnt:
             steps = [{"policy/entropy": 0.5 * at, "policy/grad_norm": 1.0}, {"policy/entropy": 1.5 * at}]
             metrics = {"mismatch/kl": 0.125 * at, "policy/entropy": 9.0}
-            self.stage("update", at, "train", self._checkpoint(at), {"steps": steps, "metrics": metrics})
+            writer.write_file(REPORT, json.dumps({"steps": steps, "metrics": metrics}).encode())
+        writer.commit()
+        if learnt:
+            self.stage("update", at, "train", self._checkpoint(at))
 
     def evaluation(self, problems: Ref, at: int) -> None:
         """pass@1 of two problems with two samples each, without an interval worth the name."""

@@ -14,8 +14,8 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
 from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
+from gradus.tasks.runs.costs import ComputedSeconds
 from gradus.tasks.runs.history import run_folder
-from gradus.tasks.runs.spending import ComputedSeconds
 from gradus.tasks.tracking.names import flat_params
 
 

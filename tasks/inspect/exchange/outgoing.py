@@ -22,9 +22,9 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
 from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
+from gradus.tasks.runs.costs import is_evaluation
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.lineage import Lineage, Run, Use
-from gradus.tasks.runs.spending import is_evaluation
 
 PARQUET = "parquet"
 """The format that is ours: every column of the rollouts, with question, gold answer and scores beside them."""

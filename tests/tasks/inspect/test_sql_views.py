@@ -9,6 +9,7 @@ import pytest
 from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import ask
+from gradus.tasks.runs.journal import EVENTS
 from tests.tasks.written_lake import FINISHED, STARTED, WrittenHome, made, reused
 
 IDS = ("p@r0h0:0", "p@r0h0:1")
@@ -149,12 +150,12 @@ def test_verbs_alone_and_what_no_run_names_can_be_asked_for(house: House) -> Non
     ]
 
 
-def test_metrics_are_those_of_the_journal_or_of_the_report_of_what_was_reused(house: House) -> None:
-    rows: list[dict[str, Any]] = [
-        {"attempt": "score-1-train-bbbb", "step": None, "metrics": {"reward/mean": 0.5, "perf/compute_s": 7.0}},
-        {"attempt": "of-a-killed-one", "step": None, "metrics": {"reward/mean": 9.0}},
-    ]
-    (house.root / "runs" / "first" / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_metrics_are_those_of_the_report_with_the_times_of_the_journal(house: House) -> None:
+    path = house.root / "runs" / "first" / EVENTS
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    (end,) = (row for row in rows if row["event"] == "stage_finished" and row["attempt"] == "score-1-train-bbbb")
+    end["clock"] = {"perf/compute_s": 7.0}
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     chosen = "select run, round, purpose, stage, step, name, value from metrics where value > 0 order by all"
     assert house.ask(chosen) == [
         ("first", 1, "eval", "score", None, "reward/mean", 1.0),

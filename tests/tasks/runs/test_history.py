@@ -1,4 +1,4 @@
-"""What a list of runs says of each: as the journal and the manifests have it, and the same from what was kept of it."""
+"""What a list of runs says of each: as journal and manifests have it, and the same from the last line alone."""
 
 import json
 import time
@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
+from gradus.data.lake.pruned import mark_pruned
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import state_ref
 from gradus.data.runlock import RunLock
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import AGAIN, list_runs, read_run
+from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import EVENTS, Journal
+from gradus.tasks.runs.listing import done_of, list_runs, read_run
 
 DIGESTS = {name: digit * 32 for name, digit in (("rollout", "a"), ("before", "b"), ("after", "c"), ("update", "d"))}
-KEPT = ".summary.json"
 
 
 class Place:
@@ -64,6 +64,11 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
+def end(place: Place, **ended: Any) -> None:
+    """End the command as a session does."""
+    place.journal.run_finished(**ended, so_far=done_of(place.folder, place.store))
+
+
 def on_disk(*folders: Path) -> int:
     return sum(path.stat().st_size for folder in folders for path in folder.rglob("*") if path.is_file())
 
@@ -95,6 +100,7 @@ def test_the_evaluation_that_was_reused_counts_by_its_report_and_a_deleted_artif
     place.journal.stage_reused(stage="evaluate", round=0, purpose="eval", output=kept)
     place.evaluated(DIGESTS["after"], 2, 0.25)
     assert place.run()["gain"] == pytest.approx(-0.25)
+    end(place, status="finished")
     before = place.run()["bytes"]
     for path in (place.home.lake / kept).iterdir():
         path.unlink()
@@ -148,52 +154,44 @@ def test_a_run_at_work_is_running_and_killed_once_its_lock_is_free(place: Place)
     assert place.run()["status"] == "killed"
 
 
-def test_what_was_kept_is_used_until_the_journal_grows(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_ended_is_listed_from_its_last_line_as_from_all_lines(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.evaluated(DIGESTS["before"], 0, 0.25)
     place.stage("rollout", place.artifact("rollouts", DIGESTS["rollout"], 10), status="finished")
-    first = place.listed()
+    place.stage("score", "scores/" + "f" * 32, status="failed", error="no")
+    place.stage("update", place.artifact("checkpoints", DIGESTS["update"], 5000), status="finished")
+    place.artifact("train_states", state_ref(Ref("checkpoints", DIGESTS["update"])).digest, 700)
+    place.evaluated(DIGESTS["after"], 4, 0.75)
+    place.journal.run_finished(status="failed", error="no")
+    whole = place.listed()
+    assert whole["runs"][0]["bytes"] == on_disk(place.home.lake)
+    end(place, status="failed", error="no")
 
     def unread(*_: Any) -> Any:
         raise AssertionError("the journal was read")
 
     with monkeypatch.context() as patch:
-        patch.setattr("gradus.tasks.runs.history.read_events", unread)
-        assert place.listed() == first
-    place.journal.run_finished(status="failed", error="why")
-    assert (place.run()["status"], place.run()["error"]) == ("failed", "why")
-    (place.folder / "run.json").write_text('{"verb": "demo"}')
-    assert place.run()["verb"] == "demo"
+        patch.setattr("gradus.tasks.runs.listing.read_open", unread)
+        assert place.listed() == whole
+        (place.folder / "run.json").write_text('{"verb": "demo"}')
+        assert place.run()["verb"] == "demo"
+        checkpoint = Ref("checkpoints", DIGESTS["update"])
+        mark_pruned(place.store.path(checkpoint), ["model.safetensors"], "2026-11-28")
+        place.journal.pruned([str(checkpoint)], 5000)
+        assert place.run()["bytes"] == whole["bytes"] - 5000
+    place.journal.run_started({"run": "demo-1"})
+    assert place.run()["status"] == "killed"
 
 
-@settings(max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_whatever_is_damaged_in_what_was_kept_is_read_anew(place: Place, data: st.DataObject) -> None:
-    kept = place.folder / KEPT
-    if not kept.exists():
-        place.stage("rollout", place.artifact("rollouts", DIGESTS["rollout"], 10), status="finished")
-        place.journal.run_finished(status="finished")
-    first = place.listed()
-    whole = bytearray(kept.read_bytes())
-    match data.draw(st.sampled_from(("flip", "cut", "other"))):
-        case "flip":
-            at = data.draw(st.integers(0, 8 * len(whole) - 1))
-            whole[at // 8] ^= 1 << at % 8
-        case "cut":
-            whole = whole[: data.draw(st.integers(0, len(whole) - 1))]
-        case _:
-            whole = bytearray(data.draw(st.binary(max_size=40)))
-    kept.write_bytes(whole)
-    assert place.listed() == first
-    assert json.loads(kept.read_bytes().partition(b"\n")[2])["facts"]["brief"]["status"] == "finished"
-
-
-def test_a_run_folder_that_cannot_be_written_is_listed_all_the_same(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_: Any) -> None:
-        raise PermissionError(13, "not yours")
-
-    with monkeypatch.context() as patch:  # root, as CI may be, could write a read-only folder
-        patch.setattr("pathlib.Path.write_bytes", refuse)
-        assert place.run()["status"] == "killed"
-    assert not (place.folder / KEPT).exists()
-    assert {path.name for path in place.folder.iterdir()} == {EVENTS, "run.json"}
+def test_a_last_line_that_is_damaged_is_named_and_one_of_a_run_with_damage_has_no_sums(place: Place) -> None:
+    output = place.artifact("rollouts", DIGESTS["rollout"], 10)
+    place.stage("rollout", output, status="finished")
+    (place.home.lake / output / "model.safetensors").write_bytes(b"")
+    assert done_of(place.folder, place.store) is None
+    (place.home.lake / output / "model.safetensors").write_bytes(b"x" * 10)
+    end(place, status="finished")
+    path = place.folder / EVENTS
+    path.write_bytes(path.read_bytes().replace(b'"so_far"', b'"so_faR"'))
+    with pytest.raises(CorruptArtifactError, match=rf"{EVENTS} is damaged in line 4"):
+        place.listed()

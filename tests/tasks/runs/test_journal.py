@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.tasks.runs.journal import EVENTS, METRICS, Journal, read_events, read_lines, read_metric_rows
+from gradus.tasks.runs.journal import EVENTS, Journal, last_end, read_events, read_lines
 
 ROOT = Path(__file__).parents[3]
 
@@ -29,7 +29,8 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     journal.run_started({"run": "demo", "verb": "train"})
     attempt = begun(journal)
-    report = {"metrics": {"reward/mean": 0.5}, "steps": [{"loss": 2.0}, {"loss": 1}], "summary": {"rows": 7}}
+    clock = {"clock": {"perf/cpu_s": 2.5}, "step_clock": [{"perf/step_s": 0.5}, {}]}
+    report = {"metrics": {"reward/mean": 0.5}, "steps": [{"loss": 2.0}, {"loss": 1}], "summary": {"rows": 7}, **clock}
     journal.stage_finished(attempt, status="finished", seconds=1.25, report=report, folder="/lake/x")
     journal.stage_reused(stage="score", round=4, purpose="eval", output="scores/" + "cd" * 16)
     journal.model_alias("policy", "champion", "checkpoints/" + "ef" * 16)
@@ -46,34 +47,37 @@ def test_a_run_reads_back_as_it_was_written(tmp_path: Path) -> None:
     assert events[0]["owner"]["pid"] == os.getpid()
     assert (events[1]["attempt"], events[1]["config"], events[1]["inputs"]) == (attempt, {"a": 1}, {"r": ["x/y"]})
     assert (events[2]["seconds"], events[2]["summary"], events[2]["folder"]) == (1.25, {"rows": 7}, "/lake/x")
-    rows = read_metric_rows(tmp_path, events[2]["metric_bytes"])
-    assert [(r["step"], r["metrics"]) for r in rows] == [
-        (0, {"loss": 2.0}),
-        (1, {"loss": 1.0}),
-        (None, {"reward/mean": 0.5}),
-    ]
-    assert {(r["attempt"], r["stage"], r["round"], r["purpose"]) for r in rows} == {(attempt, "score", 3, "train")}
+    # The times are here, and what the artifact's own report has is not.
+    assert {key: events[2][key] for key in clock} == clock
+    assert not {"metrics", "steps"} & events[2].keys()
 
 
-def test_each_attempt_finds_its_own_metric_rows(tmp_path: Path) -> None:
+def test_the_end_of_the_last_command_is_read_with_what_follows_it(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
-    for value in (1.0, 2.0, 3.0):
-        journal.stage_finished(begun(journal), status="finished", seconds=0.0, report={"metrics": {"m": value}})
-    ended = [e for e in read_events(tmp_path) if e["event"] == "stage_finished"]
-    assert [read_metric_rows(tmp_path, e["metric_bytes"])[0]["metrics"]["m"] for e in ended] == [1.0, 2.0, 3.0]
+    assert last_end(tmp_path) == []
+    journal.run_started({"run": "demo"})
+    assert last_end(tmp_path) == []
+    journal.run_finished(status="failed", error='\n{"event": "run_finished"')
+    journal.run_finished(status="finished")
+    journal.pruned(["a/b"], 3)
+    assert [event["event"] for event in last_end(tmp_path)] == ["run_finished", "pruned"]
+    assert last_end(tmp_path)[0]["status"] == "finished"
+    path = tmp_path / EVENTS
+    path.write_bytes(path.read_bytes().replace(b'"finished"', b'"finisheD"'))
+    with pytest.raises(CorruptArtifactError, match="line 3"):
+        last_end(tmp_path)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("where", ["metrics", "steps", "summary"])
+@pytest.mark.parametrize("where", ["clock", "step_clock", "summary"])
 def test_a_number_that_is_none_is_refused_and_nothing_is_written(tmp_path: Path, value: float, where: str) -> None:
     journal = Journal(tmp_path)
     attempt = begun(journal)
     before = (tmp_path / EVENTS).read_bytes()
-    report = {where: [{"loss": value}] if where == "steps" else {"loss": value}}
-    with pytest.raises(ValueError, match=r"finite|JSON compliant"):
+    report = {where: [{"loss": value}] if where == "step_clock" else {"loss": value}}
+    with pytest.raises(ValueError, match="JSON compliant"):
         journal.stage_finished(attempt, status="finished", seconds=1.0, report=report)
     assert (tmp_path / EVENTS).read_bytes() == before
-    assert not (tmp_path / METRICS).exists()
 
 
 def test_an_attempt_cannot_end_in_a_way_that_nobody_knows(tmp_path: Path) -> None:
@@ -138,8 +142,9 @@ def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
 
     def work() -> None:
         for _ in range(20):
-            report = {"metrics": {"m": 1.0}, "summary": {"text": "x" * 9000}}
-            journal.stage_finished(begun(journal), status="finished", seconds=0.0, report=report)
+            attempt = begun(journal)
+            report = {"clock": {attempt: 1.0}, "summary": {"text": "x" * 9000}}
+            journal.stage_finished(attempt, status="finished", seconds=0.0, report=report)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -151,22 +156,22 @@ def test_threads_do_not_tear_each_others_lines(tmp_path: Path) -> None:
     assert len({e["attempt"] for e in events}) == 80
     for event in events:
         if event["event"] == "stage_finished":
-            assert read_metric_rows(tmp_path, event["metric_bytes"])[0]["attempt"] == event["attempt"]
+            assert event["clock"] == {event["attempt"]: 1.0}
 
 
 def test_a_writer_killed_at_any_moment_leaves_a_journal_that_reads(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from gradus.tasks.runs.journal import Journal\n"
-        "journal = Journal(Path(sys.argv[1]))\nprint('up', flush=True)\n"
+        "journal = Journal(Path(sys.argv[1]))\njournal.run_started({}); print('up', flush=True)\n"
         "while True:\n"
         "    a = journal.stage_started(stage='score', round=0, purpose='train', output='o', config={}, inputs={})\n"
-        "    journal.stage_finished(a, status='finished', seconds=0.0, report={'metrics': {'m': 1.0}})\n"
+        "    journal.stage_finished(a, status='finished', seconds=0.0, report={'clock': {'m': 1.0}})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, stdout=subprocess.PIPE)
     assert process.stdout is not None
     with process.stdout:
         process.stdout.readline()
-        while not (tmp_path / METRICS).exists() or (tmp_path / METRICS).stat().st_size < 2000:
+        while (tmp_path / EVENTS).stat().st_size < 4000:
             assert process.poll() is None
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -174,6 +179,6 @@ def test_a_writer_killed_at_any_moment_leaves_a_journal_that_reads(tmp_path: Pat
     events = list(read_events(tmp_path))
     ended = [e for e in events if e["event"] == "stage_finished"]
     assert len(ended) > 3
-    assert all(read_metric_rows(tmp_path, e["metric_bytes"])[0]["metrics"] == {"m": 1.0} for e in ended)
+    assert all(event["clock"] == {"m": 1.0} for event in ended)
     assert events[-1]["event"] == "run_finished"
-    assert all(json.loads(line) for line in (tmp_path / METRICS).read_text().splitlines())
+    assert all(json.loads(line) for line in (tmp_path / EVENTS).read_text().splitlines())

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.tasks.runs.journal import EVENTS, METRICS, RUN, Journal, read_events, read_metrics, read_settings
+from gradus.data.runlock import RunLock
+from gradus.tasks.runs.journal import EVENTS, RUN, Journal, read_events, read_settings
 from gradus.tasks.runs.journal import write_settings as write
 from gradus.tasks.runs.lines import append_lines, mend, read_lines
 
@@ -76,21 +77,14 @@ def test_lines_of_an_earlier_version_are_read_and_those_behind_them_are_checked(
         numbers(path)
 
 
-def test_metrics_that_the_journal_names_and_a_journal_without_which_there_are_none_are_missed(tmp_path: Path) -> None:
-    journal = Journal(tmp_path)
-    for index in range(2):
-        attempt = journal.stage_started(
-            stage="score", round=index, purpose="train", output="scores/" + "ab" * 16, config={}, inputs={}
-        )
-        journal.stage_finished(attempt, status="finished", seconds=1.0, report={"metrics": {"m": 1.0}})
-    assert len(list(read_metrics(tmp_path))) == 2
-    metrics = (tmp_path / METRICS).read_bytes()
-    (tmp_path / METRICS).write_bytes(metrics[: metrics.index(b"\n") + 1])
-    with pytest.raises(CorruptArtifactError, match=f"{METRICS} ends at byte .* of {len(metrics)}"):
-        list(read_metrics(tmp_path))
-    (tmp_path / EVENTS).unlink()
-    with pytest.raises(CorruptArtifactError, match=f"{EVENTS} is missing, and {METRICS} is there"):
+def test_a_run_that_lost_its_journal_is_missed_unless_somebody_begins_it_just_now(tmp_path: Path) -> None:
+    write(tmp_path, {"verb": "train"})
+    with pytest.raises(CorruptArtifactError, match=f"{EVENTS} is missing, and {RUN} is there"):
         list(read_events(tmp_path))
+    with RunLock(tmp_path):
+        assert list(read_events(tmp_path)) == []
+    Journal(tmp_path).run_started({"run": "demo"})
+    assert len(list(read_events(tmp_path))) == 1
 
 
 @settings(max_examples=100, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])

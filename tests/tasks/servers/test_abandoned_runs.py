@@ -12,8 +12,9 @@ from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Completed, Running
 
 from gradus.data.runlock import RunLock
-from gradus.tasks.runs.history import AGAIN, list_runs
+from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.listing import list_runs
 from gradus.tasks.servers.abandoned_runs import Left, close_abandoned, left_behind
 
 

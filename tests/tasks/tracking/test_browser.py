@@ -82,7 +82,7 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
                 until="Inputs / Outputs",  # the trace itself, not its row in the table
             )
             assert "#### heading-of-the-policy" in text
-            browser.open(f"{runs}/{ids['score-1']}/artifacts/summary.md?{query}", until="123")
+            browser.open(f"{runs}/{ids['score-1']}/artifacts/samples.json?{query}", until="heading-of-the-policy")
             assert asked == []
             assert browser.prompts == 1
             refused = {

@@ -15,7 +15,7 @@ import pytest
 
 from gradus.data.errors import LockedError, StageError
 from gradus.data.lake.store import Ref
-from gradus.tasks.tracking.client import start_sidecar, status, wait
+from gradus.tasks.tracking.client import database, start_sidecar, status, wait
 from gradus.tasks.tracking.state import STATE, State, sole_teller
 from tests.patience import until
 
@@ -47,7 +47,7 @@ def test_dying_after_any_call_to_mlflow_doubles_and_loses_nothing(new_run: NewRu
     run = new_run(f"dying-{seed}")
     run.whole()
     random, deaths = np.random.default_rng(seed), 0
-    from gradus.tasks.tracking import reporter as tracking
+    from gradus.tasks.tracking import sending as tracking
 
     class MortalClient(tracking.MlflowClient):
         def __getattribute__(self, name: str) -> Any:
@@ -151,7 +151,7 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     run.start()
     first = start_sidecar(run.folder)
     run.score(1)
-    until(lambda: len(State.load(run.folder).runs) == 1)
+    until(lambda: State.load(run.folder).offset > 0 and len(run.told()["runs"]) == 2)
     first.process.send_signal(signal.SIGKILL)
     first.process.wait()
     run.update(1)
@@ -168,9 +168,9 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     assert len(told["metrics"]) == 2 + 2 + 3
     assert len(told["traces"]) == 2
     assert len(told["outputs"]) == 2
-    shown = ["_manifest.json", "config.json", "head.csv", "sample.html", "summary.md"]
+    shown = ["_manifest.json", "config.json", "samples.json"]
     files = [(stage, path) for stage, path, _ in told["files"] if stage != run.name]
-    assert files == [("score-1", name) for name in shown] + [("update-1", name) for name in (*shown[:2], shown[4])]
+    assert files == [("score-1", name) for name in shown] + [("update-1", name) for name in shown[:2]]
 
 
 _FLOW = """
@@ -192,7 +192,7 @@ def test_the_sidecar_of_a_killed_flow_closes_its_runs_and_ends(new_run: NewRun) 
     root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", _FLOW, str(run.folder)], cwd=root, check=False, timeout=300)
     assert done.returncode == -signal.SIGKILL
-    until(lambda: bool(State.load(run.folder).offset) and not State.load(run.folder).parent)
+    until(lambda: database(run.home).exists() and [row[2] for row in run.told()["runs"]] == ["KILLED", "KILLED"])
     told = run.told()
     assert [row[2] for row in told["runs"]] == ["KILLED", "KILLED"]
     (note,) = [note for _, note in told["notes"]]

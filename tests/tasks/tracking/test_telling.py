@@ -5,7 +5,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +16,9 @@ from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.lines import append_lines
 from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
-from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE, evaluates_at_its_ends, to_parent
-from gradus.tasks.tracking.state import STATE, State
+from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
+from gradus.tasks.tracking.fold import Fold
+from gradus.tasks.tracking.state import STATE
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -102,32 +102,42 @@ def test_a_run_shows_at_most_sixty_metrics_and_those_that_always_are_there_first
     assert len([key for _, name, key, _, _ in run.ask(POINTS) if name == "score-1"]) == 101
 
 
+def fold_of(recipe: dict[str, Any]) -> Fold:
+    """A fold after the beginning of a training."""
+    fold = Fold()
+    params = {"recipe": recipe}
+    fold.begin({"event": "run_started", "time": 0.0, "run": "r", "invocation": "i", "owner": {}, "params": params})
+    return fold
+
+
 @pytest.mark.parametrize(("every", "step"), [(0, 0), (2, 4)])
 def test_a_gain_is_an_end_value_unless_there_are_evaluations_between(every: int, step: int) -> None:
-    state = State(ends_only=evaluates_at_its_ends({"evaluate": {"suites": [{"every": every}]}}))
+    fold = fold_of({"evaluate": {"suites": [{"every": every}]}})
     call: Which = {"stage": "evaluate", "round": 4, "purpose": "eval"}
-    to_parent(call, 1.5, {"eval/own/gain": 0.25, "eval/own/ci_low": 0.5, "eval/own/pass_at_1": 0.75}, state)
-    assert state.backlog == [
+    metrics = {"eval/own/gain": 0.25, "eval/own/ci_low": 0.5, "eval/own/pass_at_1": 0.75}
+    assert fold.points(call, 1.5, metrics) == [
         ("1 eval/gain", 0.25, 1500, step),
         ("1 eval/pass_ci_low", 0.5, 1500, 4),
         ("1 eval/pass_at_1", 0.75, 1500, 4),
     ]
-    assert state.figures == {"start": 0.75, "pass_at_1": 0.75, "gain": 0.25}
+    assert fold.figures == {"start": 0.75, "pass_at_1": 0.75, "gain": 0.25}
 
 
 def test_zeros_that_say_nothing_wait_for_a_value_that_does() -> None:
-    state = State()
+    fold = fold_of({})
     told: list[Any] = []
+    means: list[int] = []
     for round_, share in enumerate((0.0, 0.0, 0.25, 0.0), start=1):
         call: Which = {"stage": "score", "round": round_, "purpose": "train"}
-        to_parent(call, round_, {"verifier/error_frac": share, "verifier/timeout_frac": 0.0, "reward/mean": 0.0}, state)
-        state = State(**json.loads(json.dumps(asdict(state))))  # as it is kept between two events
-        told.append([(name, step, value) for name, value, _, step in state.backlog if name != "2 reward/mean"])
+        metrics = {"verifier/error_frac": share, "verifier/timeout_frac": 0.0, "reward/mean": 0.0}
+        points = fold.points(call, round_, metrics)
+        told.append([(name, step, value) for name, value, _, step in points if name != "2 reward/mean"])
+        means += [step for name, _, _, step in points if name == "2 reward/mean"]
     name = "7 verifier/error_frac"
     assert told[:2] == [[], []]
     assert told[2] == [(name, 1, 0.0), (name, 2, 0.0), (name, 3, 0.25)]
-    assert told[3][3:] == [(name, 4, 0.0)]
-    assert [step for name, _, _, step in state.backlog if name == "2 reward/mean"] == [1, 2, 3, 4]
+    assert told[3] == [(name, 4, 0.0)]
+    assert means == [1, 2, 3, 4]
 
 
 def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
@@ -150,7 +160,7 @@ def test_a_training_tells_itself_in_five_lines(new_run: NewRun) -> None:
     assert lines[3] == "- Changed from the defaults: `update.lr 1e-05 → 0.0001`."
     assert lines[4] == "- `gradus train five-lines --rounds 2` resumes; `gradus show five-lines` says more."
     files = {path: digest for name, path, digest in run.files() if name == "five-lines"}
-    assert set(files) == {"config.json", "recipe_diff.txt", "summary.md"}
+    assert set(files) == {"config.json", "recipe_diff.txt"}
 
 
 def test_checkpoints_are_outputs_of_their_round_and_evaluations_measure_them(new_run: NewRun) -> None:
@@ -182,15 +192,12 @@ def test_a_child_holds_files_that_people_can_read_and_nothing_runs_in_them(new_r
     run.drain()
     uri = run.ask("select artifact_uri from runs where run_uuid in mine and name = 'score-1'")[0][0]
     folder = Path(uri.removeprefix("file://"))
-    assert {p.name for p in folder.iterdir()} == {
-        "summary.md",
-        "head.csv",
-        "sample.html",
-        "config.json",
-        "_manifest.json",
-    }
-    assert "<script" not in (folder / "sample.html").read_text()
-    assert "&lt;script&gt;alert(1)" in (folder / "sample.html").read_text()
+    assert {p.name for p in folder.iterdir()} == {"samples.json", "config.json", "_manifest.json"}
+    table = json.loads((folder / SAMPLE_TABLE).read_text())
+    assert table["columns"] == ["problem_id", "reward", "outcome", "question", "completion"]
+    assert table["data"][2] == ["p3", 0.0, "wrong", "1+3=", "<script>alert(1)</script>"]
+    named = run.ask("select value from tags where key = 'mlflow.loggedArtifacts' and run_uuid in mine")
+    assert [json.loads(value) for (value,) in named] == [[{"path": SAMPLE_TABLE, "type": "table"}]]
     manifest = Store(run.home / "lake").path(ref) / "_manifest.json"
     assert (folder / "_manifest.json").read_bytes() == manifest.read_bytes()
     assert json.loads((folder / "config.json").read_text()) == {"rewards": [{"name": "numeric"}], "lr": 0.1}
@@ -258,10 +265,10 @@ def test_what_a_policy_wrote_is_in_no_note_and_no_markdown_and_in_traces_as_an_o
     run.journal.run_finished(status="failed", error=gate)
     run.drain()
     uris = run.ask("select artifact_uri from runs where run_uuid in mine")
-    pages = [path.read_text() for (uri,) in uris for path in Path(uri.removeprefix("file://")).rglob("*.md")]
+    assert [path for (uri,) in uris for path in Path(uri.removeprefix("file://")).rglob("*.md")] == []
     notes = [note for _, note in run.told()["notes"]]
-    assert len(pages) == len(notes) == 3
-    for text in (*pages, *notes):
+    assert len(notes) == 3
+    for text in notes:
         assert not [part for part in ("127.0.0.1", "<img", "![", "####", "\x1b") if part in text]
     assert [text for text in notes if "could not be judged, more than max\\_error\\_frac 5.0% allows." in text]
     spans = run.ask(
