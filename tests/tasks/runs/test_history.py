@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.data.lake.pruned import mark_pruned
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
 from gradus.data.runlock import RunLock
@@ -35,6 +35,8 @@ class Place:
     def artifact(self, table: str, digest: str, num_bytes: int, report: dict[str, Any] | None = None) -> str:
         writer = self.store.writer(Ref(table, digest))
         writer.write_file("model.safetensors", b"x" * num_bytes)
+        if table == "checkpoints":
+            writer.write_file(POINTER, b"{}")
         writer.write_file("_report.json", json.dumps(report or {}).encode())
         writer.commit()
         return f"{table}/{digest}"
@@ -177,7 +179,7 @@ def test_a_run_that_ended_is_listed_from_its_last_line_as_from_all_lines(
         (place.folder / "run.json").write_text('{"verb": "demo"}')
         assert place.run()["verb"] == "demo"
         checkpoint = Ref("checkpoints", DIGESTS["update"])
-        mark_pruned(place.store.path(checkpoint), ["model.safetensors"], "2026-11-28")
+        (place.store.path(checkpoint) / "model.safetensors").unlink()
         place.journal.pruned([str(checkpoint)], 5000)
         assert place.run()["bytes"] == whole["bytes"] - 5000
     place.journal.run_started({"run": "demo-1"})
