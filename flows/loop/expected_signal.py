@@ -163,9 +163,9 @@ def signal_rows(trainings: Sequence[tuple[str, Signal | None]]) -> list[tuple[st
                 (
                     method,
                     " to ".join(dict.fromkeys((str(rounds[0]), str(rounds[-1])))),
-                    "-" if measured is None else share(measured, 0),
+                    share(measured, 0),
                     "unknown" if dead is None else share(dead, 0),
-                    "-" if tokens is None else count(round(tokens)),
+                    count(tokens),
                     "-" if solved is None else f"{solved:.1f}",
                 )
             )
@@ -187,7 +187,7 @@ def signal_fields(found: Signal | None) -> dict[str, str]:
         return {"signal": f"unknown: the lake has no pass rate of round {index}'s problems with its policy"}
     size = f"groups of {found['group']}" if found["group"] else "groups"
     over = f"the {found['problems']} problems drawn" if found["drawn"] else f"all {found['problems']} problems"
-    cost = f"{count(round(tokens))} tokens" if tokens is not None else "unknown tokens"
+    cost = "unknown tokens" if tokens is None else f"{count(tokens)} tokens"
     return {
         "signal": f"round {index}: {share(dead, 0)} of {size} expected all right or all wrong (mean over {over}, "
         f"{found['measured']} of them measured), {cost} for each other group",
