@@ -3,7 +3,6 @@
 Texts are never markup, hold no terminal commands, and are not more than a terminal can draw.
 """
 
-import math
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
@@ -19,14 +18,14 @@ from textual.widgets import Footer, Static
 from gradus.tasks.formats import more, number, terminal_safe
 from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
 from gradus.tasks.inspect.run_rows import RunRows
-from gradus.tasks.inspect.token_pieces import Tokenizers
+from gradus.tasks.inspect.token_pieces import Tokenizers, doubt
 from gradus.tasks.inspect.word_diff import Part, word_diff
 
 MAX_CHARS = 20_000
 """Characters of a completion that are shown."""
 MAX_CELL = 18
-_UNSURE = ((0.9, ""), (0.5, "cyan"), (0.2, "yellow"), (0.05, "dark_orange"), (0.0, "bold red"))
-"""Least probability of a token and the style that it is shown in."""
+_DOUBTED = ("", "cyan", "yellow", "dark_orange", "bold red")
+"""The style of a token by how unlikely it was."""
 MIN_WIDTH = 38
 """Columns of the terminal that a rollout has at least."""
 MAX_ROLLOUTS = 32
@@ -189,15 +188,9 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     """Return a completion, its tokens coloured by their probability if that is known and wanted."""
     if rollout["pieces"] is None or not colours:
         return plain(rollout["completion"])
-    styled = ((piece, _style(logprob)) for piece, logprob in rollout["pieces"])
+    inserted = "reverse"  # sampled by nobody
+    styled = ((piece, inserted if lp is None else _DOUBTED[doubt(lp)]) for piece, lp in rollout["pieces"])
     return _cut(styled).append(more(rollout["completion"], MAX_CHARS), "dim")
-
-
-def _style(logprob: float | None) -> str:
-    """Return the style of a token by its probability; inserted text was sampled by nobody."""
-    if logprob is None:
-        return "reverse"
-    return next(style for least, style in _UNSURE if math.exp(min(logprob, 0.0)) >= least)
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:
