@@ -8,7 +8,7 @@ not text is left out.
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gradus.data.records import Figure
 from gradus.data.unicode import whole
@@ -42,6 +42,15 @@ def count(value: float | None) -> str:
     ('12,000', '1,234', '-')
     """
     return "-" if value is None else f"{value:,.0f}"
+
+
+def span(values: Collection[float]) -> str:
+    """Return the least and the greatest of counts, or the one that all of them are.
+
+    >>> span([5, 3, 4]), span([1200])
+    ('3 to 5', '1,200')
+    """
+    return " to ".join(dict.fromkeys((count(min(values)), count(max(values)))))
 
 
 def rate(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gradus.flows.console.output import fields, line, notes, table
-from gradus.tasks.formats import count, interval, points, rate, share
+from gradus.tasks.formats import count, interval, points, rate, share, span
 from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Tuning
 from gradus.tasks.inspect.comparing.report import letters
 
@@ -17,7 +17,7 @@ def render_comparison(result: Comparison) -> None:
     rows = [
         (
             letter[m["method"]],
-            _range(m["rounds"]),
+            span(m["rounds"]),
             count(m["tokens"]),
             rate(m["before"]["value"]),
             interval(m["after"]),
@@ -117,8 +117,3 @@ def _cost(cost: Cost | None) -> str:
         return "-"
     seconds = f"{cost['seconds']:,.1f} s"
     return f"{count(cost['tokens'])}, {seconds}" if cost["tokens"] else seconds
-
-
-def _range(values: list[int]) -> str:
-    least, most = min(values), max(values)
-    return str(least) if least == most else f"{least} to {most}"

@@ -18,7 +18,7 @@ from gradus.data.seeds import derive_seed
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.formats import count, share
+from gradus.tasks.formats import count, share, span
 from gradus.tasks.runs.known_rates import KnownRates, rates_in, rates_of, tokens_of
 from gradus.tasks.runtime.calls import Call
 from gradus.tasks.stages.curate import choose
@@ -157,12 +157,11 @@ def signal_rows(trainings: Sequence[tuple[str, Signal | None]]) -> list[tuple[st
             for name in ("no_variance_frac", "signal_group_tokens", "solved_of_8")
         )
         if signals:
-            rounds = sorted({each["round"] for each in signals})
             measured = _mean([each["measured"] / max(each["problems"], 1) for each in signals])
             rows.append(
                 (
                     method,
-                    " to ".join(dict.fromkeys((str(rounds[0]), str(rounds[-1])))),
+                    span([each["round"] for each in signals]),
                     share(measured, 0),
                     "unknown" if dead is None else share(dead, 0),
                     count(tokens),
