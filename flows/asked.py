@@ -1,6 +1,5 @@
 """Arguments of a training and of a comparison, checked: declared for Python, the command line and forms of Prefect."""
 
-import os
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -85,7 +84,7 @@ def asked_for(
     ] = "",
 ) -> Asked:
     """Return the arguments of a comparison; UsageError if they cannot be combined."""
-    names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in recipes]
+    names = list(map(named, recipes))
     if not names:
         raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
     if min(seeds, tune_seeds) < 1 or not 0 < margin < 100:

@@ -108,11 +108,6 @@ def _beginning(incomplete: str, names: list[str]) -> list[str]:
     return sorted(name for name in names if name.startswith(incomplete))
 
 
-def named(value: Input) -> str:
-    """Return an input as text."""
-    return str(os.fspath(value))
-
-
 class Named(Protocol):
     """A run."""
 
@@ -120,6 +115,11 @@ class Named(Protocol):
     def name(self) -> str:
         """Its name."""
         ...
+
+
+def named(value: Input | Named) -> str:
+    """Return an input, or the name of a run, as text."""
+    return str(os.fspath(value)) if isinstance(value, str | os.PathLike) else value.name
 
 
 class Taken(NamedTuple):

@@ -8,7 +8,7 @@ not text is left out.
 import html
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from gradus.data.records import Figure
 from gradus.data.unicode import whole
@@ -35,9 +35,22 @@ def number(value: float | None) -> str:
     return f"{abs(value) if value == 0 else value:,.0f}" if abs(value) >= 100 or value == 0 else f"{value:.3g}"
 
 
-def count(value: int | None) -> str:
-    """Return a count with its thousands set apart, or `-` if it is unknown."""
-    return "-" if value is None else f"{value:,}"
+def count(value: float | None) -> str:
+    """Return a count, or a number whose decimals say nothing, with its thousands set apart; `-` if it is unknown.
+
+    >>> count(12000), count(1234.5), count(None)
+    ('12,000', '1,234', '-')
+    """
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def span(values: Collection[float]) -> str:
+    """Return the least and the greatest of counts, or the one that all of them are.
+
+    >>> span([5, 3, 4]), span([1200])
+    ('3 to 5', '1,200')
+    """
+    return " to ".join(dict.fromkeys((count(min(values)), count(max(values)))))
 
 
 def rate(value: float | None) -> str:
@@ -54,9 +67,13 @@ def share(value: float | None, decimals: int = 1) -> str:
     return "-" if value is None else f"{100 * value:.{decimals}f} %"
 
 
-def points(value: float | None) -> str:
-    """Return a difference of rates in points, with its sign."""
-    return "-" if value is None else f"{100 * value:+.1f}"
+def points(value: float | None, *, sign: bool = True) -> str:
+    """Return a difference of rates in points, with its sign or without.
+
+    >>> points(0.0125), points(0.5, sign=False), points(None)
+    ('+1.2', '50.0', '-')
+    """
+    return "-" if value is None else f"{100 * value:{'+' if sign else ''}.1f}"
 
 
 def interval(figure: Figure, look: Callable[[float], str] = rate) -> str:
@@ -84,14 +101,14 @@ def size(num_bytes: int) -> str:
     return f"{amount:.0f} {unit}" if unit == "B" or amount >= 99.5 else f"{amount:.1f} {unit}"
 
 
-def duration(seconds: float) -> str:
+def duration(seconds: float, decimals: int = 1) -> str:
     """Return a time in two units at most.
 
-    >>> duration(3.24), duration(75), duration(7322)
-    ('3.2 s', '1 min 15 s', '2 h 2 min')
+    >>> duration(3.24), duration(3.24, 0), duration(75), duration(7322)
+    ('3.2 s', '3 s', '1 min 15 s', '2 h 2 min')
     """
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.{decimals}f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 

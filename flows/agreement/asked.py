@@ -1,6 +1,5 @@
 """The arguments of `agree`. Imports nothing that reads runs, since the command line declares them at its start."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -38,7 +37,7 @@ def agree_asked(
     ] = False,
 ) -> AgreeAsked:
     """Return the arguments of an agreement; UsageError if they cannot be combined."""
-    names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in rollouts]
+    names = list(map(named, rollouts))
     if not rewards:
         raise UsageError(
             "there is no reward to compare", hint="name one or more: gradus agree numeric math --rollouts RUN"

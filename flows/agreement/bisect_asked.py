@@ -35,4 +35,4 @@ def bisect_asked(
     """Return the arguments of a bisection; UsageError if there is no auditor."""
     if not auditor:
         raise UsageError("there is no auditor", hint="name a reward or a file: --with math, --with labels.jsonl")
-    return BisectAsked(named(run) if isinstance(run, str) else run.name, auditor, tuple(beside), rows, at)
+    return BisectAsked(named(run), auditor, tuple(beside), rows, at)

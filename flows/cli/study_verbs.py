@@ -2,11 +2,8 @@
 
 from typing import Any
 
-from gradus.flows.agreement.asked import agree_asked
-from gradus.flows.agreement.bisect_asked import bisect_asked
 from gradus.flows.cli.options import AsJson, DryRun, may_wait, options_of
 from gradus.flows.console.output import answer, line
-from gradus.flows.laboratory.asked import lab_asked
 from gradus.flows.library import run_calls
 
 
@@ -20,7 +17,7 @@ def lab(as_json: AsJson = False, **given: Any) -> None:
     """
     from gradus.flows.console.laboratory_tables import render_laboratory
 
-    answer(run_calls.looked_at(lab_asked(**given)), as_json, render_laboratory)
+    answer(run_calls.lab(**given), as_json, render_laboratory)
 
 
 @may_wait
@@ -33,7 +30,7 @@ def agree(as_json: AsJson = False, **given: Any) -> None:
     """
     from gradus.flows.console.agreement_tables import render_agreement
 
-    answer(run_calls.agreed(agree_asked(**given)), as_json, render_agreement)
+    answer(run_calls.agree(**given), as_json, render_agreement)
 
 
 @may_wait
@@ -71,4 +68,4 @@ def bisect(as_json: AsJson = False, **given: Any) -> None:
     """
     from gradus.flows.console.agreement_tables import render_bisected
 
-    answer(run_calls.bisected(bisect_asked(**given)), as_json, render_bisected)
+    answer(run_calls.bisect(**given), as_json, render_bisected)

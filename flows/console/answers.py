@@ -86,26 +86,28 @@ class TrainAnswer(TypedDict):
     out: str
 
 
-class Costs(TypedDict):
-    """The cost of one stage in a run to come; None for what was never measured."""
+class Cost(TypedDict):
+    """What is likely to be spent; None for what was never measured."""
 
-    reused: int
-    computed: int
-    rollouts: int | None
-    tokens: int | None
-    seconds: float | None
-
-
-class ForeseenCall(Which):
-    """A stage of a run to come: whether it is reused or computed, why, and what it is likely to cost."""
-
-    what: str
-    why: str
     rollouts: int | None
     """Completions to sample; None if no plan and nothing like it says how many."""
     tokens: int | None
-    """Completion tokens to sample; None, as the seconds, if nothing like it was measured."""
+    """Completion tokens to sample."""
     seconds: float | None
+
+
+class Costs(Cost):
+    """The cost of one stage in a run to come."""
+
+    reused: int
+    computed: int
+
+
+class ForeseenCall(Which, Cost):
+    """A stage of a run to come: whether it is reused or computed, why, and its cost."""
+
+    what: str
+    why: str
 
 
 class Memory(TypedDict):
@@ -146,16 +148,13 @@ class Signal(TypedDict):
     """Completion tokens for each group with variance."""
 
 
-class Forecast(TypedDict):
+class Forecast(Cost):
     """The forecast of a training run."""
 
     run: str
     goes_on: bool
     stages: dict[str, Costs]
     calls: list[ForeseenCall]
-    rollouts: int | None
-    tokens: int | None
-    seconds: float | None
     memory: Memory
     signal: Signal | None
     """None if nothing is left to sample, or the problems are not known yet."""

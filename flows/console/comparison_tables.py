@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from gradus.flows.console.output import fields, line, table
-from gradus.tasks.formats import interval, points, rate, share
+from gradus.flows.console.output import fields, line, notes, table
+from gradus.tasks.formats import count, interval, points, rate, share, span
 from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Tuning
 from gradus.tasks.inspect.comparing.report import letters
 
@@ -17,8 +17,8 @@ def render_comparison(result: Comparison) -> None:
     rows = [
         (
             letter[m["method"]],
-            _range(m["rounds"]),
-            f"{m['tokens']:,.0f}",
+            span(m["rounds"]),
+            count(m["tokens"]),
             rate(m["before"]["value"]),
             interval(m["after"]),
             interval(m["gain"], points),
@@ -51,8 +51,7 @@ def render_comparison(result: Comparison) -> None:
         _tuning(result["tuning"])
     for each in result["differences"]:
         line(_sentence(each, letter, result["margin"]))
-    for remark in result["remarks"]:
-        line(f"note: {remark}")
+    notes(result["remarks"])
     fields(_below(result))
 
 
@@ -81,10 +80,9 @@ def _tuning(tuning: Tuning) -> None:
     title = f"tuning: pass@1 on {tuning['problems']} problems {where}, which are not judged"
     table(title, ("method", *keys, "pass@1", ""), rows)
     cost, seeds = tuning["cost"], ", ".join(map(str, tuning["seeds"]))
-    spent = f"{cost['tokens']:,} tokens, {cost['seconds']:,.0f} s"
+    spent = f"{count(cost['tokens'])} tokens, {count(cost['seconds'])} s"
     line(f"tuning took {cost['trainings']} trainings (seeds {seeds}): {spent}")
-    for remark in tuning["remarks"]:
-        line(f"note: {remark}")
+    notes(tuning["remarks"])
 
 
 def _below(result: Comparison) -> dict[str, object]:
@@ -102,7 +100,7 @@ def _below(result: Comparison) -> dict[str, object]:
 def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
     method, than = letter[each["method"]], letter[each["than"]]
     text = f"{interval(each['difference'], points)} points of pass@1"
-    least = f"smallest detectable difference {100 * each['detectable']:.1f}"
+    least = f"smallest detectable difference {points(each['detectable'], sign=False)}"
     match each["verdict"]:
         case "undecided":
             says = f"{method} against {than}: undecided ({text}; {least}"
@@ -110,17 +108,12 @@ def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str
             says = f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
         case verdict:
             says = f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
-    spent = " and ".join(f"{s['tokens']:,.0f} tokens in {s['seconds']:,.0f} s" for s in each["sides"])
-    return f"{says}), at {spent}, {100 * each['shared_tokens']:.0f} % of them shared"
+    spent = " and ".join(f"{count(s['tokens'])} tokens in {count(s['seconds'])} s" for s in each["sides"])
+    return f"{says}), at {spent}, {share(each['shared_tokens'], 0)} of them shared"
 
 
 def _cost(cost: Cost | None) -> str:
     if cost is None:
         return "-"
     seconds = f"{cost['seconds']:,.1f} s"
-    return f"{cost['tokens']:,.0f}, {seconds}" if cost["tokens"] else seconds
-
-
-def _range(values: list[int]) -> str:
-    least, most = min(values), max(values)
-    return str(least) if least == most else f"{least} to {most}"
+    return f"{count(cost['tokens'])}, {seconds}" if cost["tokens"] else seconds

@@ -1,7 +1,7 @@
 """The tables of `gradus lab`: methods by gain, their cosines, what was left out."""
 
 from gradus.flows.console.comparison_tables import render_comparison
-from gradus.flows.console.output import fields, line, table
+from gradus.flows.console.output import fields, line, notes, table
 from gradus.tasks.formats import points, share
 from gradus.tasks.inspect.laboratory.figures import Laboratory, MethodFigures
 
@@ -27,8 +27,7 @@ def render_laboratory(found: Laboratory) -> None:
         table("cosine of gradients", ("", *names), rows)
     for each in found["failed"]:
         line(f"{each['method']} is left out: {each['reason']}")
-    for remark in found["remarks"]:
-        line(f"note: {remark}")
+    notes(found["remarks"])
     fields(
         {
             "runs": found["runs"],

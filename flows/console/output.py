@@ -8,7 +8,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NoReturn, TypeVar, cast
@@ -99,6 +99,12 @@ def table(title: str, columns: tuple[str, ...], rows: Sequence[tuple[object, ...
     for row in rows:
         view.add_row(*(safe(str(cell)) for cell in row))
     View().print(view)
+
+
+def notes(remarks: Iterable[str]) -> None:
+    """Print each remark in a line of its own."""
+    for remark in remarks:
+        line(f"note: {remark}")
 
 
 def line(text: str) -> None:

@@ -7,7 +7,6 @@ All of it goes to stderr, so that `--json` leaves one object alone on stdout.
 import re
 import threading
 from collections.abc import Callable
-from types import TracebackType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
@@ -38,23 +37,22 @@ class _Speed(ProgressColumn):
         return Text(f"{task.speed * int(found[1]) / task.completed:,.0f} tokens/s", no_wrap=True)
 
 
-class StageView:
-    """A context manager whose methods a Session calls, possibly from several threads."""
+class StageView(Progress):
+    """Bars of a run and of its running stages, whose methods a Session calls, possibly from several threads."""
 
     def __init__(
         self, console: Console | None = None, rounds: int = 0, clock: Callable[[], float] | None = None
     ) -> None:
-        self._console = console or Console(stderr=True, highlight=False, quiet=is_silent())
-        self._moves = not self._console.quiet and self._console.is_terminal and not self._console.is_dumb_terminal
-        self._rounds, self._done = rounds, 0
-        self.bars = Progress(
+        console = console or Console(stderr=True, highlight=False, quiet=is_silent())
+        self._moves = not console.quiet and console.is_terminal and not console.is_dumb_terminal
+        super().__init__(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(BAR_WIDTH),
             TextColumn("{task.percentage:.0f}%"),
             TimeRemainingColumn(compact=True),
             _Speed(),
             TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")),
-            console=self._console,
+            console=console,
             refresh_per_second=REFRESHES_PER_S,
             speed_estimate_period=_WHOLE_RUN_S,
             transient=True,
@@ -63,36 +61,28 @@ class StageView:
             get_time=clock,
             disable=not self._moves,
         )
-        self._run = self.bars.add_task(f"round 0 of {rounds}", total=rounds, visible=rounds > 0, text="")
+        self._rounds, self._done = rounds, 0
+        self._run = self.add_task(f"round 0 of {rounds}", total=rounds, visible=rounds > 0, text="")
         self._stages: dict[str, TaskID] = {}
-        self._lock = threading.Lock()
+        self._turn = threading.Lock()
         self._said = set[str]()
-
-    def __enter__(self) -> "StageView":
-        self.bars.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bars.stop()
 
     def beat(self, label: str, frac: float, text: str) -> None:
         """Move the bar of a stage, called `purpose-stage-round`."""
-        with self._lock:
+        with self._turn:
             if label not in self._stages:
-                self._stages[label] = self.bars.add_task(terminal_safe(label), total=1.0, text="")
-                self.bars.advance(self._stages[label], 0)  # its time begins now
+                self._stages[label] = self.add_task(terminal_safe(label), total=1.0, text="")
+                self.advance(self._stages[label], 0)  # its time begins now
                 self._place(label.rpartition("-")[2])
-            self.bars.update(self._stages[label], completed=min(1.0, max(0.0, frac)), text=terminal_safe(text))
+            self.update(self._stages[label], completed=min(1.0, max(0.0, frac)), text=terminal_safe(text))
 
     def note(self, text: str) -> None:
         """Leave a line."""
-        self._console.print(Text(terminal_safe(text)), soft_wrap=not self._moves)
+        self.console.print(Text(terminal_safe(text)), soft_wrap=not self._moves)
 
     def outcome(self, outcome: Outcome) -> None:
         """Print the line of a stage that ended; on a terminal only of updates and evaluations."""
-        with self._lock:
+        with self._turn:
             self._ended(outcome)
         words = milestone(outcome) or ("" if self._moves else plain(outcome))
         if words:
@@ -107,19 +97,19 @@ class StageView:
     def _ended(self, outcome: Outcome) -> None:
         """Remove the bar of a stage, and move that of the run if a round ended."""
         if (task := self._stages.pop(outcome.label, None)) is not None:
-            self.bars.remove_task(task)
+            self.remove_task(task)
         self._place(str(outcome.round))
         ended = outcome.stage == "update" and outcome.round > self._done
         self._done = outcome.round if ended else self._done
         if ended and not outcome.reused:
-            self.bars.update(self._run, completed=self._done)
+            self.update(self._run, completed=self._done)
         elif ended or not outcome.round:  # reused, or before the first round: it says nothing of how long one takes
-            self.bars.reset(self._run, completed=self._done)
-            self.bars.advance(self._run, 0)
+            self.reset(self._run, completed=self._done)
+            self.advance(self._run, 0)
 
     def _place(self, index: str) -> None:
         if index.isdigit():
-            self.bars.update(self._run, description=f"round {index} of {self._rounds}")
+            self.update(self._run, description=f"round {index} of {self._rounds}")
 
 
 def milestone(outcome: Outcome) -> str:

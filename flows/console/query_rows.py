@@ -4,18 +4,17 @@ import csv
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from itertools import chain, islice
 
-import pyarrow as pa
 from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from gradus.data.lake.queries import Answer
 from gradus.flows.console.output import View, aside, line, pipe_may_close, safe
-from gradus.tasks.formats import csv_cell, terminal_safe
+from gradus.tasks.formats import csv_cell, more, terminal_safe
 
 TERMINAL_ROWS = 100
 """Rows shown on a terminal without `--limit`."""
@@ -32,7 +31,7 @@ def print_json(found: Answer, limit: int) -> None:
     """One object, `{"columns": [...], "rows": [[...], ...]}`, never held as a whole; `limit` 0 is all rows."""
     with pipe_may_close(found.interrupt):
         out, separator = sys.stdout, ""
-        rows = _some(found.batches, limit)
+        rows = rows_of(found, limit)
         first = list(islice(rows, 1))  # a query that fails, fails before anything is written
         out.write(f'{{"columns": {json.dumps(found.columns)}, "rows": [')
         for row in (row for part in (first, rows) for row in part):
@@ -49,7 +48,7 @@ def print_rows(found: Answer, limit: int | None) -> None:
     columns, console = found.columns, View()
     with pipe_may_close(found.interrupt):
         shown = (TERMINAL_ROWS if console.is_terminal else 0) if limit is None else limit
-        rows, printed = _some(found.batches, shown + 1 if shown else 0), 0
+        rows, printed = rows_of(found, shown + 1 if shown else 0), 0
         cells = (tuple(map(text_of, row)) for row in islice(rows, shown or None))
         first = list(islice(cells, PAGE_ROWS + 1))
         widths = _widths(columns, first, console.width) if first else None
@@ -70,16 +69,12 @@ def print_rows(found: Answer, limit: int | None) -> None:
             say(f"the first {shown} rows; --limit N shows N, --limit 0 all, --json writes all as JSON")
 
 
-def _some(batches: Iterable[pa.RecordBatch], limit: int) -> Iterator[Row]:
+def rows_of(found: Answer, limit: int = 0) -> Iterator[Row]:
+    """Return the rows of an answer, read as they are asked for; `limit` 0 is all rows."""
     # By column: names may occur twice in a result.
-    columns = ([column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns] for batch in batches)
+    columns = ([column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns] for batch in found.batches)
     rows = (row for batch in columns for row in zip(*batch, strict=True))
     return islice(rows, limit or None)
-
-
-def rows_of(found: Answer) -> Iterator[Row]:
-    """Return the rows of an answer, read as they are asked for."""
-    return _some(found.batches, 0)
 
 
 def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:
@@ -115,7 +110,7 @@ def text_of(value: object) -> str:
     """A value as people read it, safe for a terminal and not too long."""
     text = value if isinstance(value, str) else json.dumps(_jsonable(value), default=str, ensure_ascii=False)
     plain = terminal_safe(text if isinstance(value, str) else text.strip('"'))
-    return plain if len(plain) <= MAX_CHARS else f"{plain[:MAX_CHARS]}… ({len(plain) - MAX_CHARS:,} more characters)"
+    return plain[:MAX_CHARS] + more(plain, MAX_CHARS)
 
 
 def _jsonable(value: object) -> object:

@@ -6,13 +6,13 @@ Those of `gradus runs` and `gradus show` are coloured on a terminal, have one li
 from collections.abc import Sequence
 from datetime import datetime
 
-from rich.cells import cell_len
+from rich.table import Table
 from rich.text import Text
 
 from gradus.data.records import Figure
 from gradus.flows.console.answers import Curve, Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
-from gradus.flows.console.output import View, fields, line, safe, table
-from gradus.tasks.formats import interval, points, rate, short, size, terminal_safe
+from gradus.flows.console.output import View, fields, line, notes, safe, table
+from gradus.tasks.formats import count, duration, interval, points, rate, short, size, terminal_safe
 from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.listing import RunList, RunStory
 from gradus.tasks.runs.records import DomainFigures, Versus
@@ -23,8 +23,7 @@ STYLES = {"finished": "green", "reused": "dim", "running": "blue", "failed": "re
 OTHERWISE = "yellow"
 NUMBERS = ("round", "seconds", "gain", "size")
 """Columns that end at the right."""
-
-Cells = Sequence[str]
+_UNBOUNDED = 10_000
 
 
 def render_runs(result: RunList) -> None:
@@ -43,7 +42,7 @@ def render_runs(result: RunList) -> None:
         )
         for run in result["runs"]
     ]
-    _print(columns, rows, last=("seconds", "stages", "verb"))
+    _print(columns, rows, ("seconds", "stages", "verb"))
     for run in [r for r in result["runs"] if r["error"]][:REASONS]:
         line(f"{run['run']}: {run['error']}")
     line(_sizes(result))
@@ -51,13 +50,8 @@ def render_runs(result: RunList) -> None:
 
 def render_run_story(run: RunStory) -> None:
     """Print the status of the run and its reason, one line for each stage attempt, what failed in it, its bytes."""
-    View().print(
-        safe(f"{run['run']}: "),
-        Text(run["status"], _style(run["status"])),
-        safe(f": {run['error']}" if run["error"] else ""),
-        sep="",
-        soft_wrap=True,
-    )
+    error = safe(f": {run['error']}" if run["error"] else "")
+    View().print(safe(f"{run['run']}: "), _status(run["status"]), error, sep="", soft_wrap=True)
     columns = ("stage", "round", "purpose", "status", "seconds", "size", "output")
     rows = [
         (
@@ -71,7 +65,7 @@ def render_run_story(run: RunStory) -> None:
         )
         for row in run["attempts"]
     ]
-    _print(columns, rows, last=("size", "seconds"), names="output")
+    _print(columns, rows, ("output", "size", "seconds"))
     for row in run["attempts"]:
         if row["error"] and row["error"] != run["error"]:
             line(f"{row['stage']} of round {row['round']} ({row['status']}): {row['error']}")
@@ -86,31 +80,27 @@ def render_run(result: TrainAnswer) -> None:
     """The end of a training run: accuracy by suite, newly solved problems, time per stage, where to look."""
     for name, figures in result["suites"].items():
         _suite(name, figures, chosen=result["best"] != result["policy"])
-    for remark in result["remarks"]:
-        line(f"note: {remark}")
+    notes(result["remarks"])
     stages = [(name, s["ran"], s["reused"], f"{s['seconds']:.1f}") for name, s in result["stages"].items()]
     table("stages", ("stage", "ran", "reused", "seconds"), stages)
     if "versus" in result["after"]:
         _gain(result["after"]["versus"])
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
-    fields({key: _count(result[key]) for key in facts})
-    reading = " ".join(f"`gradus {verb} {result['run']}`," for verb in ("browse", "report"))
-    line(f"look: `gradus ui` (Prefect, MLflow), {reading} `gradus sql 'select ...'`")
+    fields({key: result[key] for key in facts})
+    reading = f"`gradus browse {result['run']}`, `gradus report {result['run']}`"
+    line(f"look: `gradus ui` (Prefect, MLflow), {reading}, `gradus sql 'select ...'`")
 
 
 def render_curve(curve: Curve) -> None:
     """A line for each evaluation, then the numbers of the sigmoid."""
-    rows = [
-        (each["round"], f"{each['tokens']:,}", rate(each["pass_at_1"]), rate(each["fitted"]))
-        for each in curve["points"]
-    ]
+    rows = [(at["round"], count(at["tokens"]), rate(at["pass_at_1"]), rate(at["fitted"])) for at in curve["points"]]
     table(f"pass@1 on {curve['suite']}", ("round", "tokens", "pass@1", "fitted"), rows)
     fields(
         {
             "run": curve["run"],
             "start": rate(curve["start"]),
             "asymptote": rate(curve["asymptote"]),
-            "midpoint_tokens": f"{curve['midpoint_tokens']:,.0f}",
+            "midpoint_tokens": count(curve["midpoint_tokens"]),
             "exponent": f"{curve['exponent']:.2f}",
             "rmse": f"{curve['rmse']:.4f}",
         }
@@ -144,7 +134,7 @@ def render_restored(result: Restored) -> None:
     elif not result["updates"]:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
-        line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {result['seconds']:.0f} s")
+        line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {duration(result['seconds'], 0)}")
 
 
 def _sizes(result: RunList | RunStory) -> str:
@@ -152,47 +142,32 @@ def _sizes(result: RunList | RunStory) -> str:
     return f"{size(result['bytes'])} of artifacts: {named}" if named else "no artifacts"
 
 
-def _print(columns: Cells, rows: Sequence[Cells], *, last: Cells, names: str = "") -> None:
-    """A table that fits the width: artifact names are shortened first, then columns left out in the order of `last`."""
-    console = View()
-    if _width(columns, rows) > console.width and names in columns:
-        place = columns.index(names)
-        rows = [(*row[:place], short(row[place]), *row[place + 1 :]) for row in rows]
-    for name in last:
-        if _width(columns, rows) > console.width:
-            place = columns.index(name)
-            columns, *rows = [(*row[:place], *row[place + 1 :]) for row in (columns, *rows)]
-    widths = _widths(columns, rows)
-    shown = Text(_line(columns, columns, widths), "bold", end="")
-    place = columns.index("status")
-    start = sum(widths[:place]) + 2 * place
-    for row in rows:
-        text = Text(_line(columns, row, widths))
-        text.stylize(_style(row[place]), start, start + widths[place])
-        shown.append_text(text)
-    console.print(shown, soft_wrap=True, end="")
+def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], last: Sequence[str]) -> None:
+    """Print a table that fits the width: columns of `last` are left out in this order, `output` is shortened instead.
+
+    What still does not fit is wrapped by the terminal, so that no name is cut.
+    """
+    console, kept = View(), list(columns)
+    cells = [dict(zip(columns, row, strict=True)) for row in rows]
+    for spared in (*last, ""):
+        view = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+        for name in kept:
+            view.add_column(name, justify="right" if name in NUMBERS else "left", no_wrap=True)
+        for row in cells:
+            view.add_row(*(_status(row[name]) if name == "status" else safe(row[name]) for name in kept))
+        width = console.measure(view, options=console.options.update(width=_UNBOUNDED)).maximum
+        if width <= console.width or not spared:
+            console.width = max(width, console.width)
+            console.print(view)
+            return
+        if spared == "output":
+            cells = [{**row, spared: short(row[spared])} for row in cells]
+        else:
+            kept.remove(spared)
 
 
-def _line(columns: Cells, row: Cells, widths: Sequence[int]) -> str:
-    cells = zip(columns, row, widths, strict=True)
-    return "  ".join(_padded(terminal_safe(cell), width, right=name in NUMBERS) for name, cell, width in cells) + "\n"
-
-
-def _padded(cell: str, width: int, *, right: bool) -> str:
-    room = " " * (width - cell_len(cell))
-    return room + cell if right else cell + room
-
-
-def _widths(columns: Cells, rows: Sequence[Cells]) -> list[int]:
-    return [max(map(cell_len, cells)) for cells in zip(columns, *rows, strict=True)]
-
-
-def _width(columns: Cells, rows: Sequence[Cells]) -> int:
-    return sum(_widths(columns, rows)) + 2 * (len(columns) - 1)
-
-
-def _style(status: str) -> str:
-    return STYLES.get(status, OTHERWISE)
+def _status(status: str) -> Text:
+    return Text(terminal_safe(status), STYLES.get(status, OTHERWISE))
 
 
 def _when(seconds: float | None) -> str:
@@ -220,16 +195,12 @@ def _gain(versus: Versus) -> None:
     if "gain" not in versus:
         return
     gain = versus["gain"]
-    low, high = 100 * gain["low"], 100 * gain["high"]
-    line(f"gain in pass@1: {100 * gain['value']:.1f} points (95 % interval {low:.1f} to {high:.1f})")
+    value, low, high = (points(gain[name], sign=False) for name in ("value", "low", "high"))
+    line(f"gain in pass@1: {value} points (95 % interval {low} to {high})")
     line(
         f"{versus['newly_solved']} problems that no rollout solved at the start are solved now, "
         f"{versus['newly_lost']} the other way round (of {versus['problems']})"
     )
-
-
-def _count(value: object) -> str:
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _accuracy(cell: Figure | DomainFigures | None) -> str:
@@ -242,7 +213,7 @@ def _accuracy(cell: Figure | DomainFigures | None) -> str:
 def _back(checkpoint: FreedCheckpoint) -> str:
     if not checkpoint["repeats"]:
         return "cannot be restored: its update is not deterministic"
-    return f"{_updates(checkpoint['updates'])}, {checkpoint['seconds']:.0f} s"
+    return f"{_updates(checkpoint['updates'])}, {duration(checkpoint['seconds'], 0)}"
 
 
 def _updates(number: int) -> str:

@@ -1,6 +1,5 @@
 """The arguments of `lab`. Imports nothing that reads runs, since the command line declares them at its start."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -47,7 +46,7 @@ def lab_asked(
     budget: Annotated[str, Taken("budget of the last comparison: rounds=N, tokens=N or seconds=N")] = "",
 ) -> LabAsked:
     """Return the arguments of a laboratory; UsageError if they cannot be combined."""
-    names = [named(each) if isinstance(each, str | os.PathLike) else each.name for each in runs]
+    names = list(map(named, runs))
     if not names:
         raise UsageError("there is no run to look at", hint="name one: gradus lab RUN --method gspo (`gradus runs`)")
     if not (method or every):

@@ -23,7 +23,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import ParamSpec, TypeVar
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
 
 from gradus.data.errors import GradusError, StageError, in_words
 from gradus.flows.console.output import during, silent
@@ -123,6 +124,15 @@ def computing() -> Generator[Callable[[], None]]:
             if sentence := prefect_answer(error).sentence:
                 raise StageError(sentence) from error
             raise
+
+
+def run_flow(flow: str, **given: object) -> Any:
+    """Run a flow of gradus.flows, `module:name`; Prefect, which a wrong argument need not wait for, is imported now."""
+    module, _, name = flow.partition(":")
+    with computing() as ready:
+        found = getattr(import_module(f"gradus.flows.{module}"), name)
+        ready()
+        return found(**given)
 
 
 def _let_go(error: BaseException, handled: BaseException | None) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.library.calling import call, computing
+from gradus.flows.library.calling import call, run_flow
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
 from gradus.flows.parameters import Input, Taken, artifacts, named, runs
@@ -14,7 +14,6 @@ from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, fu
 
 if TYPE_CHECKING:
     from gradus.flows.exchange import Imported
-    from gradus.tasks.inspect.exchange.incoming import System
 
 
 @call
@@ -42,7 +41,7 @@ def export(
     `as_` is verl, trl, trinity, openai or parquet; `where` is a condition in SQL on the rows of `samples`. Return what
     was written: rows, files and what the format lacks.
     """
-    home, folder, name = Home.from_environment(), Path(to), what.name if isinstance(what, Run) else str(what)
+    home, folder, name = Home.from_environment(), Path(to), named(what)
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
         raise UsageError(f"--to {to} is {'a file' if folder.is_file() else 'not empty'}", hint="give a new folder")
     check_out(str(to))
@@ -134,18 +133,12 @@ def import_rollouts(
     """
     from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source
 
-    path, model = named(source), None if tokenizer is None else named(tokenizer)
-    sampler = None if policy is None else named(policy)
-    given = mapping(columns or ())
-    asked = None if problems is None else named(problems)
-    check_source(Path(path), system, Path(model) if model else None, sampler, given, asked)
+    files, given = named(source), mapping(columns or ())
+    texts = {"tokenizer": tokenizer, "policy": policy, "problems": problems, "out": out}
+    inputs = {name: None if value is None else named(value) for name, value in texts.items()}
+    model, sampler, asked, place = inputs.values()
+    check_source(Path(files), system, Path(model) if model else None, sampler, given, asked)
     check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
-    place = None if out is None else named(out)
     check_rows_out(place)
-    with computing() as ready:
-        from gradus.flows import exchange
-
-        ready()
-        return exchange.import_rollouts(
-            path, cast("System", system), given, model, sampler, temperature, correct_at, asked, place
-        )
+    rewards = {"temperature": temperature, "correct_at": correct_at}
+    return run_flow("exchange:import_rollouts", source=files, system=system, columns=given, **inputs, **rewards)

@@ -13,7 +13,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.flows.console.answers import Curve, TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.library.calling import call
-from gradus.flows.parameters import Input
+from gradus.flows.parameters import Input, named
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import Attempt, attempts, run_folder
 from gradus.tasks.runs.journal import read_events
@@ -188,7 +188,7 @@ def runs() -> pa.Table:
 @call
 def sql(query: str, run: Run | str | None = None) -> pa.Table:
     """Return what a SELECT finds in the lake, or in what one run made and read; docs/sql.md lists the views."""
-    return _asked(Home.from_environment(), query, run.name if isinstance(run, Run) else run)
+    return _asked(Home.from_environment(), query, None if run is None else named(run))
 
 
 def curve(name: str, suite: str = "") -> Curve:

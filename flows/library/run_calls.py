@@ -10,13 +10,13 @@ from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
-from gradus.flows.library.calling import call, computing, taking, working
+from gradus.flows.library.calling import call, computing, run_flow, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import HOW
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
-from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, stages
+from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, named, stages
 from gradus.flows.recipe.checking import check_settings
 from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.keep import read_keep
@@ -47,7 +47,7 @@ def planned_again(
 ) -> Rerun:
     """Return the rerun that is asked for, checked; UsageError if it cannot be."""
     home = Home.from_environment()
-    plan = plan_rerun(home.runs, run_folder(home.runs, _name(run)).name, stage, Rounds(round, from_round), set or [])
+    plan = plan_rerun(home.runs, run_folder(home.runs, named(run)).name, stage, Rounds(round, from_round), set or [])
     if set:
         check_settings(plan.recipe, home.lake)
     return plan
@@ -94,7 +94,7 @@ def amend_asked(
     at: Annotated[float | None, AT] = None,
 ) -> AgreeAsked:
     """Return the comparison of a run's own rewards with others, summed; UsageError if there can be none."""
-    name = run_folder(Home.from_environment().runs, _name(run)).name
+    name = run_folder(Home.from_environment().runs, named(run)).name
     parsed = [parse_reward(each).model_dump(mode="json") for each in rewards]
     return agree_asked(parsed, rollouts=[name], at=at, together=True)
 
@@ -129,11 +129,6 @@ def bisect(asked: BisectAsked) -> "Bisected":
     `auditor` is a reward, or a .jsonl of labels, to which the rows are added that are to be labelled next: fill in
     `correct` and call again.
     """
-    return bisected(asked)
-
-
-def bisected(asked: BisectAsked) -> "Bisected":
-    """Bisect as asked for."""
     with computing() as ready:
         from gradus.flows.agreement.bisecting import bisect, bisect_ready
 
@@ -151,11 +146,7 @@ def foreseen(plan: Rerun) -> Forecast:
 
 def trained(plan: Rerun) -> Run:
     """Train as planned."""
-    with computing() as ready:
-        from gradus.flows import runs  # Prefect, which a wrong recipe need not wait for
-
-        ready()
-        result = runs.train_flow(plan.recipe, plan.run, list(plan.forced), like=plan.like)
+    result = run_flow("runs:train_flow", recipe=plan.recipe, run=plan.run, forced=list(plan.forced), like=plan.like)
     return Run(result["run"], Home.from_environment(), result)
 
 
@@ -183,19 +174,10 @@ def lab(asked: LabAsked) -> "Laboratory":
     `method` has methods by name or .toml file, `every` takes all that change the objective. With then = "compare" the
     better half is trained and compared, and halved again at each doubling of the `budget`.
     """
-    return looked_at(asked)
-
-
-def looked_at(asked: LabAsked) -> "Laboratory":
-    """Do so; UsageError before Prefect is imported if it cannot begin."""
     from gradus.flows.laboratory.ready import lab_ready
 
     lab_ready(Home.from_environment(), asked)
-    with computing() as ready:
-        from gradus.flows.laboratory.flow import lab  # Prefect, which wrong arguments need not wait for
-
-        ready()
-        return cast("Callable[..., Laboratory]", lab)(**vars(asked))
+    return run_flow("laboratory.flow:lab", **vars(asked))
 
 
 @call
@@ -215,11 +197,7 @@ def agreed(asked: AgreeAsked) -> "Agreement":
 
     asked = replace(asked, rewards=[parse_reward(each).model_dump(exclude_defaults=True) for each in asked.rewards])
     agree_ready(Home.from_environment(), asked)
-    with computing() as ready:
-        from gradus.flows.agreement.flow import agree  # Prefect, which wrong arguments need not wait for
-
-        ready()
-        return cast("Callable[..., Agreement]", agree)(**vars(asked))
+    return run_flow("agreement.flow:agree", **vars(asked))
 
 
 @call
@@ -252,11 +230,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     if not (asked.budget or asked.method):
         return _there(home, asked, on_damage)
     checked(home, asked)
-    with computing() as ready:
-        from gradus.flows import comparison  # Prefect, which a wrong recipe need not wait for
-
-        ready()
-        return cast("Callable[..., Comparison]", comparison.compare)(**vars(asked))
+    return run_flow("comparison:compare", **vars(asked))
 
 
 def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
@@ -283,7 +257,7 @@ def prune(run: Annotated[Run | str, KNOWN_RUN], *, keep: Keep = KEEP) -> Freed:
     """
     from gradus.flows.loop.pruned_runs import prune_run
 
-    return prune_run(Home.from_environment(), _name(run), read_keep(keep))
+    return prune_run(Home.from_environment(), named(run), read_keep(keep))
 
 
 @call
@@ -291,7 +265,7 @@ def dry_prune(run: Run | str, *, keep: str = KEEP) -> Freed:
     """Return what `prune` would remove, and what having it back would take; nothing is changed."""
     from gradus.flows.loop.pruned_runs import plan_pruning
 
-    return plan_pruning(Home.from_environment(), _name(run), read_keep(keep))
+    return plan_pruning(Home.from_environment(), named(run), read_keep(keep))
 
 
 @call
@@ -318,7 +292,3 @@ def dry_restore(checkpoint: str) -> Restored:
     if checkpoint.partition("/")[0] != "checkpoints" or not REFERENCE.fullmatch(checkpoint):
         raise UsageError(f"{checkpoint} is no checkpoint", hint="give checkpoints/DIGEST (`gradus show RUN`)")
     return plan_restoring(home, full_name(home.lake, checkpoint))
-
-
-def _name(of: Run | str) -> str:
-    return of.name if isinstance(of, Run) else of

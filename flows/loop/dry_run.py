@@ -9,7 +9,7 @@ from typing import TypedDict, TypeVar
 
 from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory, Signal
-from gradus.flows.console.output import fields, line, table
+from gradus.flows.console.output import fields, line, notes, table
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.expected_signal import SIGNAL_COLUMNS, expected_signal, signal_fields, signal_rows
 from gradus.flows.loop.foresight import COMPUTED, Foresight
@@ -27,7 +27,7 @@ from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.settings import Home
-from gradus.tasks.formats import count, size
+from gradus.tasks.formats import count, duration, size
 from gradus.tasks.runs.costs import precedents
 from gradus.tasks.runtime.calls import label
 
@@ -107,8 +107,7 @@ def render(result: Forecast) -> None:
     table("", ("stage", "reused", "computed", "rollouts", "tokens", "time"), rows)
     for text in _reasons(result["calls"]):
         line(text)
-    for remark in result["remarks"]:
-        line(f"note: {remark}")
+    notes(result["remarks"])
     memory = result["memory"]
     fields(
         {
@@ -120,8 +119,7 @@ def render(result: Forecast) -> None:
             **signal_fields(result["signal"]),
         }
     )
-    if memory["warning"]:
-        line(f"note: {memory['warning']}")
+    notes(filter(None, [memory["warning"]]))
     line(_NOTHING_STARTED)
 
 
@@ -191,7 +189,7 @@ def _sum(values: Iterable[N | None]) -> N | None:
 def _time(seconds: float | None, num_computed: int) -> str:
     if seconds is None:
         return "not measured yet" if num_computed else "-"
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
+    return duration(seconds, 0)
 
 
 def _unmeasured(result: Forecast) -> str:
@@ -245,23 +243,18 @@ def _cost(trainings: Sequence[ForeseenTraining]) -> str:
     tokens, seconds = [t["tokens"] for t in trainings], [t["seconds"] for t in trainings]
     if None in tokens or None in seconds:
         return ""
-    return f" with at most {sum(filter(None, tokens)):,} tokens and {sum(filter(None, seconds)):,.0f} s"
+    return f" with at most {count(sum(filter(None, tokens)))} tokens and {count(sum(filter(None, seconds)))} s"
 
 
 def render_comparison_ahead(found: ComparisonForecast) -> None:
     """A line for each training."""
     rows = [
-        (each["method"], each["seed"], each["run"], each["reused"], each["computed"], _known(each["tokens"]),
-         _known(each["seconds"]))
+        (each["method"], each["seed"], each["run"], each["reused"], each["computed"], count(each["tokens"]),
+         count(each["seconds"]))
         for each in found["trainings"]
     ]  # fmt: skip
     table("", ("method", "seed", "run", "reused", "computed", "tokens", "seconds"), rows)
     if signals := signal_rows([(each["method"], each["signal"]) for each in found["trainings"]]):
         table("first round to be sampled, means over the seeds", SIGNAL_COLUMNS, signals)
-    for remark in found["remarks"]:
-        line(f"note: {remark}")
+    notes(found["remarks"])
     line(_NOTHING_STARTED)
-
-
-def _known(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"

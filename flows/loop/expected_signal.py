@@ -18,7 +18,7 @@ from gradus.data.seeds import derive_seed
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.formats import count, share
+from gradus.tasks.formats import count, share, span
 from gradus.tasks.runs.known_rates import KnownRates, rates_in, rates_of, tokens_of
 from gradus.tasks.runtime.calls import Call
 from gradus.tasks.stages.curate import choose
@@ -157,15 +157,14 @@ def signal_rows(trainings: Sequence[tuple[str, Signal | None]]) -> list[tuple[st
             for name in ("no_variance_frac", "signal_group_tokens", "solved_of_8")
         )
         if signals:
-            rounds = sorted({each["round"] for each in signals})
             measured = _mean([each["measured"] / max(each["problems"], 1) for each in signals])
             rows.append(
                 (
                     method,
-                    " to ".join(dict.fromkeys((str(rounds[0]), str(rounds[-1])))),
-                    "-" if measured is None else share(measured, 0),
+                    span([each["round"] for each in signals]),
+                    share(measured, 0),
                     "unknown" if dead is None else share(dead, 0),
-                    "-" if tokens is None else count(round(tokens)),
+                    count(tokens),
                     "-" if solved is None else f"{solved:.1f}",
                 )
             )
@@ -187,7 +186,7 @@ def signal_fields(found: Signal | None) -> dict[str, str]:
         return {"signal": f"unknown: the lake has no pass rate of round {index}'s problems with its policy"}
     size = f"groups of {found['group']}" if found["group"] else "groups"
     over = f"the {found['problems']} problems drawn" if found["drawn"] else f"all {found['problems']} problems"
-    cost = f"{count(round(tokens))} tokens" if tokens is not None else "unknown tokens"
+    cost = "unknown tokens" if tokens is None else f"{count(tokens)} tokens"
     return {
         "signal": f"round {index}: {share(dead, 0)} of {size} expected all right or all wrong (mean over {over}, "
         f"{found['measured']} of them measured), {cost} for each other group",

@@ -20,6 +20,7 @@ from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.formats import size
 
 _FLOAT32 = 4
 _TRAINED = 4
@@ -43,7 +44,7 @@ class Footprint:
         stage, needed = max((("rollout", self.rollout), ("update", self.update)), key=lambda pair: pair[1])
         if needed <= self.machine:
             return ""
-        return f"{stage} needs at least {needed / 1e9:.1f} GB of memory, and this machine has {self.machine / 1e9:.1f}"
+        return f"{stage} needs at least {size(needed)} of memory, and this machine has {size(self.machine)}"
 
 
 def footprint(

@@ -19,6 +19,7 @@ from gradus.data.package import package_file
 from gradus.models.sandbox import NEEDED, Program, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
+from gradus.tasks.formats import size
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.preflight.access import NO_LOGIN, Access, Login, ask_mlflow
 from gradus.tasks.tracking.client import database, tracking_uri
@@ -146,7 +147,7 @@ def disk(root: Path) -> Check:
     place = next(folder for folder in (root, *root.parents) if folder.exists())
     free_bytes = shutil.disk_usage(place).free
     cure = f"free some, or set GRADUS_HOME to a disk with at least {_DISK_BYTES / 1e9:.0f} GB"
-    return _check("room on the disk", free_bytes >= _DISK_BYTES, f"{free_bytes / 1e9:.1f} GB free at {place}", cure)
+    return _check("room on the disk", free_bytes >= _DISK_BYTES, f"{size(free_bytes)} free at {place}", cure)
 
 
 def tracker(home: Path, login: Login = NO_LOGIN) -> Check:

@@ -24,6 +24,11 @@ class GroupKey:
     group_id: str | None
     rollouts_artifact: str
 
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> "GroupKey":
+        """Return the key of the group that a row is of, by the names of its columns."""
+        return cls(*(row[name] for name in KEY.split(", ")))
+
 
 Rollout = Mapping[str, Any]
 """A completion and how it was judged and learnt from: what the query below selects, and `pieces`, the completion token
@@ -95,7 +100,7 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     values = [*both, *(value for pair in pairs for value in pair), *both, *both, limit or MAX_ROLLOUTS]
     found: dict[GroupKey, list[Rollout]] = {key: [] for key in keys}
     for row in rows.records(_ROLLOUTS.format(key=KEY, **marks), values):
-        key = GroupKey(*(row[name] for name in KEY.split(", ")))
+        key = GroupKey.of(row)
         if key in found:
             found[key].append({**row, "parts": dict(row["parts"] or {}), "pieces": _pieces(row, tokenizers)})
     return [_group(key, found[key]) for key in keys]

@@ -1,5 +1,6 @@
 """Texts of token ids, without torch, and the text that each token adds, for colouring tokens by their log-prob."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,8 @@ from gradus.data.lake.store import Ref, Store
 
 MAX_TOKENS = 2000
 """Tokens above which a completion is shown as text, without colours."""
+LEAST = (0.9, 0.5, 0.2, 0.05)
+"""Probabilities of a token below which it is shown as ever less likely."""
 TOKENIZER = "tokenizer.json"
 _UNFINISHED = "\N{REPLACEMENT CHARACTER}"
 
@@ -81,6 +84,11 @@ def split(
             length += len(piece)
             behind, begun = begun, end
     return found if "".join(piece for piece, _ in found) == text else None
+
+
+def doubt(logprob: float) -> int:
+    """Return how many of LEAST the probability of a token is below."""
+    return sum(math.exp(min(logprob, 0.0)) < least for least in LEAST)
 
 
 def _text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:

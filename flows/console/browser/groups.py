@@ -3,8 +3,8 @@
 Texts are never markup, hold no terminal commands, and are not more than a terminal can draw.
 """
 
-import math
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import ClassVar
 
 from rich.cells import cell_len, set_cell_size
@@ -19,38 +19,49 @@ from textual.widgets import Footer, Static
 from gradus.tasks.formats import more, number, terminal_safe
 from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
 from gradus.tasks.inspect.run_rows import RunRows
-from gradus.tasks.inspect.token_pieces import Tokenizers
+from gradus.tasks.inspect.token_pieces import Tokenizers, doubt
 from gradus.tasks.inspect.word_diff import Part, word_diff
 
 MAX_CHARS = 20_000
 """Characters of a completion that are shown."""
 MAX_CELL = 18
-_UNSURE = ((0.9, ""), (0.5, "cyan"), (0.2, "yellow"), (0.05, "dark_orange"), (0.0, "bold red"))
-"""Least probability of a token and the style that it is shown in."""
+_DOUBTED = ("", "cyan", "yellow", "dark_orange", "bold red")
+"""The style of a token by how unlikely it was."""
 MIN_WIDTH = 38
 """Columns of the terminal that a rollout has at least."""
 MAX_ROLLOUTS = 32
 """Rollouts of a group that are shown; of more, the best and the worst half."""
 
 
-class GroupScreen(Screen[None]):
-    """The rollouts of a group beside each other, the best first, the worst second."""
+class _Columns(Screen[None]):
+    """A problem, and texts beside each other below it, which scroll together."""
 
     CSS = """
     #problem { height: auto; max-height: 7; border-bottom: solid $panel; padding: 0 1 }
-    #problem Static { height: auto }
-    GroupScreen HorizontalScroll { height: 1fr }
-    .rollout { border-right: solid $panel; padding: 0 1 }
-    .rollout Static { height: auto }
+    #problem Static, .column Static { height: auto }
+    Horizontal, HorizontalScroll { height: 1fr }
+    .column { width: 1fr; border-right: solid $panel; padding: 0 1 }
     .verdict { border-bottom: dashed $panel }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "step(-1)", "next rollouts", key_display="←→", priority=True),
-        Binding("right", "step(1)", show=False, priority=True),
         Binding("up", "scroll(-1)", "scroll", key_display="↑↓", priority=True),
         Binding("down", "scroll(1)", show=False, priority=True),
-        Binding("c", "colours", "colours"),
         Binding("escape", "dismiss", "back"),
+    ]
+
+    def action_scroll(self, by: int) -> None:
+        """Scroll all columns together."""
+        for column in self.query(".column"):
+            column.scroll_relative(y=3 * by, animate=False)
+
+
+class GroupScreen(_Columns):
+    """The rollouts of a group beside each other, the best first, the worst second."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("left", "step(-1)", "next rollouts", key_display="←→", priority=True),
+        Binding("right", "step(1)", show=False, priority=True),
+        Binding("c", "colours", "colours"),
     ]
 
     def __init__(self, rows: RunRows, tokenizers: Tokenizers, key: GroupKey) -> None:
@@ -67,8 +78,8 @@ class GroupScreen(Screen[None]):
             head = f"{place(group.key)}: {len(group.rollouts)} of {group.num_rollouts} rollouts\n"
             yield Static(Text().append(head, "bold").append_text(problem(group)))
         with HorizontalScroll(can_focus=False):
-            for number, rollout in enumerate(group.rollouts):
-                with VerticalScroll(classes="rollout", id=f"rollout-{number}", can_focus=False):
+            for rollout in group.rollouts:
+                with VerticalScroll(classes="column", can_focus=False):
                     yield Static(verdict(rollout, group.answer), classes="verdict")
                     yield Static(completion(rollout, colours=True), classes="completion")
         yield Footer(compact=True, show_command_palette=False)
@@ -76,7 +87,7 @@ class GroupScreen(Screen[None]):
     def on_resize(self, event: Resize) -> None:
         """Fill the width with whole columns of at least MIN_WIDTH."""
         self._width = event.size.width // max(1, event.size.width // MIN_WIDTH)
-        for column in self.query(".rollout"):
+        for column in self.query(".column"):
             column.styles.width = self._width
         self.action_step(0)
 
@@ -85,11 +96,6 @@ class GroupScreen(Screen[None]):
         self._first = min(max(0, self._first + by), len(self._group.rollouts) - 1)
         self.query_one(HorizontalScroll).scroll_to(x=self._width * self._first, animate=False)
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll all columns together."""
-        for column in self.query(".rollout"):
-            column.scroll_relative(y=3 * by, animate=False)
-
     def action_colours(self) -> None:
         """Colour tokens by their probability, or not."""
         self._colours = not self._colours
@@ -97,43 +103,35 @@ class GroupScreen(Screen[None]):
             shown.update(completion(rollout, colours=self._colours))
 
 
-class DiffScreen(Screen[None]):
+class DiffScreen(_Columns):
     """The best, or another, completion of a problem in two rounds, with the words that differ."""
 
-    CSS = """
-    #asked { height: auto; max-height: 6; border-bottom: solid $panel; padding: 0 1 }
-    #asked Static { height: auto }
-    DiffScreen Horizontal { height: 1fr }
-    .side { width: 1fr; border-right: solid $panel; padding: 0 1 }
-    .side Static { height: auto }
-    """
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("left", "move(0, -1)", "left round", key_display="←→", priority=True),
         Binding("right", "move(0, 1)", show=False, priority=True),
         Binding("comma", "move(1, -1)", "right round", key_display=",."),
         Binding("full_stop", "move(1, 1)", show=False),
         Binding("w", "worst", "best or worst"),
-        Binding("up", "scroll(-1)", "scroll", key_display="↑↓", priority=True),
-        Binding("down", "scroll(1)", show=False, priority=True),
-        Binding("escape", "dismiss", "back"),
     ]
 
     def __init__(self, rows: RunRows, tokenizers: Tokenizers, keys: Sequence[GroupKey]) -> None:
         super().__init__()
-        self._rows = rows
-        self._tokenizers = tokenizers
         self._keys = keys
         self._at = [0, len(keys) - 1]
         self._worst = False
-        self._read: dict[int, Group] = {}
+
+        def group(index: int) -> Group:
+            return read_group(rows, keys[index], tokenizers)
+
+        self._group = cache(group)
 
     def compose(self) -> ComposeResult:
         """The problem, both sides, the keys."""
-        with VerticalScroll(id="asked", can_focus=False):
+        with VerticalScroll(id="problem", can_focus=False):
             yield Static(id="question", markup=False)
         with Horizontal():
             for name in ("earlier", "later"):
-                with VerticalScroll(classes="side", can_focus=False):
+                with VerticalScroll(classes="column", can_focus=False):
                     yield Static(id=name, markup=False)
         yield Footer(compact=True, show_command_palette=False)
 
@@ -151,11 +149,6 @@ class DiffScreen(Screen[None]):
         self._worst = not self._worst
         self._draw()
 
-    def action_scroll(self, by: int) -> None:
-        """Scroll both sides."""
-        for side in self.query(".side"):
-            side.scroll_relative(y=3 * by, animate=False)
-
     def _draw(self) -> None:
         groups = [self._group(index) for index in self._at]
         chosen = [group.rollouts[1 if self._worst and len(group.rollouts) > 1 else 0] for group in groups]
@@ -166,11 +159,6 @@ class DiffScreen(Screen[None]):
             head = f"{place(group.key)}\n{which} of {group.num_rollouts}, {group.num_correct} right\n"
             shown = Text().append(head, "bold").append_text(verdict(rollout, group.answer)).append("\n\n")
             self.query_one(f"#{name}", Static).update(shown.append_text(differing(parts)))
-
-    def _group(self, index: int) -> Group:
-        if index not in self._read:
-            self._read[index] = read_group(self._rows, self._keys[index], self._tokenizers)
-        return self._read[index]
 
 
 def plain(text: str, max_chars: int = MAX_CHARS) -> Text:
@@ -189,15 +177,9 @@ def completion(rollout: Rollout, *, colours: bool) -> Text:
     """Return a completion, its tokens coloured by their probability if that is known and wanted."""
     if rollout["pieces"] is None or not colours:
         return plain(rollout["completion"])
-    styled = ((piece, _style(logprob)) for piece, logprob in rollout["pieces"])
+    inserted = "reverse"  # sampled by nobody
+    styled = ((piece, inserted if lp is None else _DOUBTED[doubt(lp)]) for piece, lp in rollout["pieces"])
     return _cut(styled).append(more(rollout["completion"], MAX_CHARS), "dim")
-
-
-def _style(logprob: float | None) -> str:
-    """Return the style of a token by its probability; inserted text was sampled by nobody."""
-    if logprob is None:
-        return "reverse"
-    return next(style for least, style in _UNSURE if math.exp(min(logprob, 0.0)) >= least)
 
 
 def verdict(rollout: Rollout, answer: str | None) -> Text:

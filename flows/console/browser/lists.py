@@ -1,14 +1,12 @@
 """The lists of `gradus browse`: rounds, problems, groups; what is opened, filtered and ordered."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
-from textual.containers import Vertical
-from textual.screen import ModalScreen, Screen
-from textual.widgets import DataTable, Footer, Input, Label, Static
+from textual.screen import Screen
+from textual.widgets import DataTable, Footer, Input, Static
 
 from gradus.data.errors import GradusError
 from gradus.flows.console.browser.groups import DiffScreen, GroupScreen, cell, plain
@@ -17,47 +15,6 @@ from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
 from gradus.tasks.inspect.groups import GroupKey
 from gradus.tasks.inspect.run_rows import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
-
-
-class FilterForm(ModalScreen[tuple[str, str] | None]):
-    """Asks for a filter; answers with it as it was written and its SQL, or None if it was left."""
-
-    CSS = """
-    FilterForm { align: center middle }
-    FilterForm > Vertical { width: 76; height: auto; max-height: 100%; padding: 0 1 }
-    FilterForm > Vertical { border: round $accent; background: $surface }
-    FilterForm Input { border: tall $border-blurred }
-    #wrong { color: $error; height: auto }
-    """
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "leave"),
-        Binding("ctrl+r", "clear", "no filter"),
-    ]
-
-    def __init__(self, now: str, matching: Callable[[str], str]) -> None:
-        super().__init__()
-        self._now = now
-        self._matching = matching
-
-    def compose(self) -> ComposeResult:
-        """The condition and the keys."""
-        with Vertical():
-            yield Label("SQL condition on reward, correct, tokens, hint_level, change, outcome, round ...")
-            yield Input(self._now, placeholder="reward < 0.5 and hint_level > 0 and tokens >= 200")
-            yield Label("enter: filter    ctrl+r: no filter    esc: leave")
-            yield Static(id="wrong", markup=False)
-
-    def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Filter, or say what is wrong."""
-        condition = event.value.strip()
-        try:
-            self.dismiss((condition, self._matching(condition) if condition else EVERYTHING))
-        except GradusError as error:
-            self.query_one("#wrong", Static).update(plain(str(error), 600))
-
-    def action_clear(self) -> None:
-        """Remove the filter."""
-        self.dismiss(("", EVERYTHING))
 
 
 class Lines(DataTable[object]):
@@ -97,6 +54,7 @@ class ListScreen(Screen[None]):
 
     CSS = """
     #where { height: auto; background: $panel; color: $text; padding: 0 1 }
+    Input { display: none; border: round $accent }
     Lines { height: 1fr }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -107,6 +65,7 @@ class ListScreen(Screen[None]):
         Binding("o", "order", "order"),
         Binding("d", "diff", "diff"),
         Binding("escape", "back", "back"),
+        Binding("ctrl+r", "filter_nothing", show=False),
     ]
 
     def __init__(self, rows: RunRows) -> None:
@@ -118,8 +77,12 @@ class ListScreen(Screen[None]):
         self._stack: list[_Shown] = []
 
     def compose(self) -> ComposeResult:
-        """One line that says what is listed, the list, the keys."""
+        """One line that says what is listed, the filter while it is asked for, the list, the keys."""
         yield Static(id="where", markup=False)
+        asked = Input(placeholder="reward < 0.5 and hint_level > 0 and tokens >= 200")
+        asked.border_title = "SQL condition on reward, correct, tokens, hint_level, change, outcome ..."
+        asked.border_subtitle = "enter: filter    ctrl+r: no filter    esc: leave"
+        yield asked
         yield Lines(cursor_type="row", zebra_stripes=True)
         yield Footer(compact=True, show_command_palette=False)
 
@@ -133,10 +96,10 @@ class ListScreen(Screen[None]):
         self._open(Listing(self._rows, view, condition=self._condition))
 
     def action_back(self) -> None:
-        """Return to the list before."""
-        if len(self._stack) > 1:
+        """Leave the filter as it is, or return to the list before."""
+        if not self.query_one(Input).display and len(self._stack) > 1:
             self._stack.pop()
-            self._draw()
+        self._draw()
 
     def action_order(self) -> None:
         """Order the list by the next of its orders."""
@@ -147,7 +110,21 @@ class ListScreen(Screen[None]):
 
     def action_filter(self) -> None:
         """Ask for a filter."""
-        self.app.push_screen(FilterForm(self._filter, self._rows.matching), self._filtered)
+        asked = self.query_one(Input)
+        asked.value, asked.display = self._filter, True
+        asked.focus()
+
+    def action_filter_nothing(self) -> None:
+        """Remove the filter."""
+        self._chosen("", EVERYTHING)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Filter, or say what is wrong."""
+        condition = event.value.strip()
+        try:
+            self._chosen(condition, self._rows.matching(condition) if condition else EVERYTHING)
+        except GradusError as error:
+            self.query_one("#where", Static).update(plain(str(error), 600))
 
     def action_diff(self) -> None:
         """Compare two rounds of the problem under the cursor."""
@@ -183,11 +160,10 @@ class ListScreen(Screen[None]):
             shown.lines += more
             self._add(more, shown.listing)
 
-    def _filtered(self, chosen: tuple[str, str] | None) -> None:
-        if chosen is not None:
-            self._filter, self._condition = chosen
-            self._stack = [self._read(replace(self._stack[-1].listing, condition=self._condition))]
-            self._draw()
+    def _chosen(self, written: str, condition: str) -> None:
+        self._filter, self._condition = written, condition
+        self._stack = [self._read(replace(self._stack[-1].listing, condition=condition))]
+        self._draw()
 
     def _open(self, listing: Listing) -> None:
         if self._stack:
@@ -200,6 +176,7 @@ class ListScreen(Screen[None]):
 
     def _draw(self) -> None:
         shown = self._stack[-1]
+        self.query_one(Input).display = False
         table = self.query_one(Lines)
         table.clear(columns=True)
         for column in shown.listing.columns:

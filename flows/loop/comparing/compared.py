@@ -11,9 +11,10 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
 from gradus.flows.recipe.lasting import lasting
 from gradus.tasks.config.settings import Home
+from gradus.tasks.formats import span
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
 from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
-from gradus.tasks.inspect.comparing.trainings import Training, read_training
+from gradus.tasks.inspect.comparing.trainings import read_training
 from gradus.tasks.runs.costs import ComputedSeconds
 from gradus.tasks.runs.history import run_folder
 from gradus.tasks.tracking.names import flat_params
@@ -88,10 +89,6 @@ def _of_budget(methods: Methods, budget: Budget | None) -> list[str]:
         return []
     if budget.unit == "seconds":
         return ["a budget in seconds does not repeat: another machine, or another hour, trains for other rounds"]
-    overspent = [f"{name} {_over(trainings, budget.amount)}" for name, trainings in methods.items()]
+    over = {name: span([each.tokens - budget.amount for each in trainings]) for name, trainings in methods.items()}
+    overspent = [f"{name} {text}" for name, text in over.items()]
     return [f"a training ends after the round in which it reaches {budget}; tokens over it: {', '.join(overspent)}"]
-
-
-def _over(trainings: Sequence[Training], tokens: int) -> str:
-    over = [t.tokens - tokens for t in trainings]
-    return f"{min(over):,}" if min(over) == max(over) else f"{min(over):,} to {max(over):,}"

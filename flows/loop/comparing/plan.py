@@ -9,7 +9,7 @@ from gradus.data.errors import BadInputError, GradusError
 from gradus.data.files import replace_file
 from gradus.data.intervals import LEVEL, POWER
 from gradus.data.lake.store import Store
-from gradus.flows.console.output import fields, line, table
+from gradus.flows.console.output import fields, line, notes, table
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.reruns import stored_recipe
@@ -17,6 +17,7 @@ from gradus.flows.loop.variants import otherwise_evaluated
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.settings import Home
+from gradus.tasks.formats import count, points
 from gradus.tasks.inspect.comparing.figures import PlanNote
 from gradus.tasks.inspect.comparing.planning import (
     MIN_PROBLEMS,
@@ -129,15 +130,14 @@ def render_plan(plan: Plan) -> None:
     table(
         "standard deviation of a difference in pass@1, points",
         ("over seeds", "over problems", "over both", "of one sample"),
-        [tuple(f"{100 * deviations[name]:.1f}" for name in ("seeds", "problems", "rest", "sample"))],
+        [tuple(points(deviations[name], sign=False) for name in ("seeds", "problems", "rest", "sample"))],
     )
     planned = {"seeds": len(plan["seeds"]), "problems": plan["problems"], "samples": plan["samples"]}
-    sizes = [(*planned.values(), f"{100 * plan['detectable']:.1f}")]
-    sizes += [(o["seeds"], o["problems"], o["samples"], f"{100 * o['detectable']:.1f}") for o in plan["others"]]
+    sizes = [(*planned.values(), points(plan["detectable"], sign=False))]
+    sizes += [(o["seeds"], o["problems"], o["samples"], points(o["detectable"], sign=False)) for o in plan["others"]]
     title = "smallest detectable difference, points"
     table(title, ("seeds", "problems", "samples", ""), sizes)
-    for remark in plan["remarks"]:
-        line(f"note: {remark}")
+    notes(plan["remarks"])
     tuning = plan.get("tuning")
     fields(
         {
@@ -154,8 +154,7 @@ def render_plan(plan: Plan) -> None:
 
 
 def _written(cost: Cost) -> str:
-    tokens, seconds = ("-" if cost[unit] is None else f"{cost[unit]:,.0f}" for unit in ("tokens", "seconds"))
-    return f"{cost['trainings']} trainings, {tokens} tokens, {seconds} s"
+    return f"{cost['trainings']} trainings, {count(cost['tokens'])} tokens, {count(cost['seconds'])} s"
 
 
 def _stored(home: Home, suite: Suite) -> Methods:

@@ -7,8 +7,7 @@ since they are the same in every run of a recipe. Left out: all other rollouts, 
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradus.data.records import Json
 from gradus.tasks.formats import visible
@@ -32,12 +31,9 @@ COLUMNS = (
     *("reward", "parts", "advantage", "tokens", "verdict"),
 )
 _MAX_CHARS = 2000
-_BARE = "bare and purpose not like 'eval%'"
-"""Rollouts of training problems without a hint."""
 
 
-@dataclass(frozen=True)
-class Shown:
+class Shown(NamedTuple):
     """Groups that belong together, and why they are shown."""
 
     title: str
@@ -56,51 +52,35 @@ the group of each round.
 def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
     """Return the groups that tell most of a run, each once: of problems that changed, then of unequal rewards."""
     changed = rows.ask(
-        f"""
-        select problem_id, any_value(change) as moved, min(round) as first, max(round) as last from sampled
-        where {_BARE} and correct is not null
-        group by problem_id having first < last and moved <> 0
-        order by abs(moved) desc, problem_id limit ?
-        """,  # noqa: S608 - ours
+        """
+        select change, earliest, latest from (
+            select any_value(change) as change, arg_min(each, (round, purpose, group_id)) as earliest,
+                arg_min(each, (-round, purpose, group_id)) as latest
+            from sampled each where bare and purpose not like 'eval%' and correct is not null group by problem_id
+        ) where earliest.round < latest.round and change <> 0 order by abs(change) desc, latest.problem_id limit ?
+        """,
         [MAX_CHANGED],
     )
-    ends = [_group_of(rows, problem, at) for problem, _, *both in changed for at in both]
     unequal = rows.ask(
         f"""
-        with of_group as (
-            select {KEY}, var_pop(reward) as variance from sampled
-            where use is null and purpose not like 'eval%' group by all having count(reward) > 1 and variance > 0
-        ),
-        newest as (
-            select *, row_number() over (partition by problem_id, purpose order by variance desc, round desc) as place
-            from of_group
-        )
-        select {KEY}, variance from newest where place = 1 order by variance desc, round desc, problem_id limit ?
+        select {KEY}, var_pop(reward) as variance from sampled where use is null and purpose not like 'eval%'
+        group by {KEY} having count(reward) > 1 and variance > 0
+        qualify row_number() over (partition by problem_id, purpose order by variance desc, round desc) = 1
+        order by variance desc, round desc, problem_id limit ?
         """,  # noqa: S608 - ours
-        [MAX_SPREAD + len(ends)],
+        [MAX_SPREAD + 2 * len(changed)],
     )
+    ends = [GroupKey.of(each) for _, *both in changed for each in both]
     spread = [(key, variance) for *of, variance in unequal if (key := GroupKey(*of)) not in ends][:MAX_SPREAD]
     groups = iter(read_groups(rows, [*ends, *(key for key, _ in spread)], tokenizers, MAX_ROLLOUTS))
-    found = [
-        Shown(problem, f"pass rate {moved:+.2f} from round {first} to round {last}", [next(groups), next(groups)])
-        for problem, moved, first, last in changed
-    ]
+    found: list[Shown] = []
+    for moved, first, last in changed:
+        reason = f"pass rate {moved:+.2f} from round {first['round']} to round {last['round']}"
+        found.append(Shown(first["problem_id"], reason, [next(groups), next(groups)]))
     for key, variance in spread:
         reason = f"reward variance {variance:.3g} in round {key.round} ({key.purpose})"
         found.append(Shown(key.problem_id, reason, [next(groups)]))
     return found
-
-
-def _group_of(rows: RunRows, problem: str, at: int, which: str = _BARE, first: str = "") -> GroupKey:
-    """The group of a problem in a round; that of the purpose `first` if there are several."""
-    row = rows.one(
-        f"""
-        select {KEY} from sampled where problem_id = ? and round = ? and {which}
-        order by purpose <> ?, purpose, group_id limit 1
-        """,  # noqa: S608 - ours
-        [problem, at, first],
-    )
-    return GroupKey(*row)
 
 
 def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
@@ -125,32 +105,36 @@ def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
 
 
 def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict[int, str]) -> Flips:
-    ends = min(artifacts), max(artifacts)
+    first, last = min(artifacts), max(artifacts)
     found = rows.ask(
         """
-        select problem_id, later.k > 0 as solved, abs(later.k / later.n - earlier.k / earlier.n) as change
-        from evaluations earlier join evaluations later using (problem_id)
-        where earlier.artifact = ? and later.artifact = ? and earlier.n > 0 and later.n > 0
-            and (earlier.k = 0) <> (later.k = 0)
-        order by change desc, problem_id
+        with flipped as (
+            select problem_id, later.k > 0 as solved, abs(later.k / later.n - earlier.k / earlier.n) as change
+            from evaluations earlier join evaluations later using (problem_id)
+            where earlier.artifact = ? and later.artifact = ? and earlier.n > 0 and later.n > 0
+                and (earlier.k = 0) <> (later.k = 0)
+        ),
+        groups as (
+            select problem_id, round, arg_min(each, (purpose <> ?, purpose, group_id)) as group_of
+            from sampled each where purpose like 'eval%' group by all
+        )
+        select solved, earlier.group_of, later.group_of from flipped
+        join groups earlier on earlier.problem_id = flipped.problem_id and earlier.round = ?
+        join groups later on later.problem_id = flipped.problem_id and later.round = ?
+        order by change desc, flipped.problem_id
         """,
-        [artifacts[at] for at in ends],
+        [artifacts[first], artifacts[last], f"eval-{suite}", first, last],
     )
-    chosen = [row for wanted in (True, False) for row in [r for r in found if r[1] is wanted][:MAX_FLIPPED]]
-    keys = [
-        _group_of(rows, problem, at, "purpose like 'eval%'", f"eval-{suite}") for problem, *_ in chosen for at in ends
-    ]
-    groups = read_groups(rows, keys, tokenizers, 1)
-    num_solved = sum(row[1] for row in found)
+    chosen = [row for wanted in (True, False) for row in [r for r in found if r[0] is wanted][:MAX_FLIPPED]]
+    groups = iter(read_groups(rows, [GroupKey.of(each) for _, *both in chosen for each in both], tokenizers, 1))
+    num_solved = sum(row[0] for row in found)
     return {
         "suite": suite,
-        "first_round": ends[0],
-        "last_round": ends[1],
+        "first_round": first,
+        "last_round": last,
         "num_solved": num_solved,
         "num_lost": len(found) - num_solved,
-        "shown": [
-            (row[1], *pair) for row, pair in zip(chosen, zip(groups[::2], groups[1::2], strict=True), strict=True)
-        ],
+        "shown": [(solved, next(groups), next(groups)) for solved, *_ in chosen],
     }
 
 
@@ -164,15 +148,13 @@ def sample_table(evaluated: Iterable[Group], chosen: Sequence[Shown]) -> str:
 def _row(group: Group, place: int, rollout: Rollout) -> list[Json]:
     """A completion; the best and the worst of its group by that name, the others by their number."""
     last = group.num_rollouts > 1 and place == 1
+    texts = (group.question, group.answer, group.hint_text, rollout["completion"])
     return [
         visible(group.key.problem_id, 200),
         visible(group.key.purpose, 60),
         group.key.round,
         "worst" if last else "best" if place == 0 else str(place + 1),
-        visible(group.question, _MAX_CHARS),
-        visible(group.answer or "", _MAX_CHARS),
-        visible(group.hint_text or "", _MAX_CHARS),
-        visible(rollout["completion"], _MAX_CHARS),
+        *(visible(text or "", _MAX_CHARS) for text in texts),
         rollout["reward"],
         ", ".join(f"{visible(name, 60)} {value}" for name, value in rollout["parts"].items()),
         rollout["advantage"],

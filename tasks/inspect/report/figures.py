@@ -1,4 +1,4 @@
-"""The figures of a report: queries on the rows of one run, as numbers by name and round.
+"""The figures of a report: each is a query of names, rounds and numbers, and the kind of its drawing.
 
 Whatever has no data is left out. Left out too: smoothing, and curves of single optimiser steps (MLflow has them).
 """
@@ -16,6 +16,7 @@ from gradus.data.lake.store import Ref
 from gradus.tasks.formats import count, interval, number
 from gradus.tasks.inspect.run_rows import Row, RunRows
 
+Kind = Literal["lines", "heat", "bars", "costs"]
 MAX_PROBLEMS = 240
 """Rows of a map; of more problems every n-th is shown, in order of their pass rate."""
 NOT_SOLVED = "not solved"
@@ -28,15 +29,15 @@ class Figure:
     """Numbers by name and round, how they are drawn, and what they are.
 
     At a round a line has a value with the ends of its band, NaN without one; a heat map a pass rate; bars a count.
-    Costs stand at round 0: attempts that ran, were reused, did not finish, then seconds and tokens sampled.
+    Costs stand at round 0: seconds, attempts that ran, were reused, did not finish, then tokens sampled.
     """
 
     key: str
     title: str
+    unit: str
     note: str
-    kind: Literal["lines", "heat", "bars", "costs"]
+    kind: Kind
     frame: Mapping[str, Mapping[int, Sequence[float]]]
-    unit: str = ""
 
     @property
     def heading(self) -> str:
@@ -56,80 +57,167 @@ class Figure:
     @property
     def table(self) -> list[list[str]]:
         """The numbers below the drawing, with their head; none below a map."""
-        match self.kind:
-            case "heat":
-                return []
-            case "costs":
-                head = ["stage", "ran", "reused", "unfinished", "seconds", "tokens sampled"]
-                return [head, *([name, *_cost_cells(row[0])] for name, row in self.frame.items())]
-            case "lines" | "bars":
-                rows = ([str(at), *(self._cell(row.get(at)) for row in self.frame.values())] for at in self.rounds)
-                return [["round", *self.frame], *rows]
+        if self.kind == "heat":
+            return []
+        if self.kind == "costs":
+            head = ["stage", "ran", "reused", "unfinished", "seconds", "tokens sampled"]
+            return [head, *([name, *_cost_cells(*row[0])] for name, row in self.frame.items())]
+        rows = ([str(at), *(self._cell(row.get(at)) for row in self.frame.values())] for at in self.rounds)
+        return [["round", *self.frame], *rows]
 
     def _cell(self, numbers: Sequence[float] | None) -> str:
         if self.kind == "bars":
-            return count(int(numbers[0]) if numbers else 0)
-        if numbers is None:
+            return count(numbers[0] if numbers else 0)
+        if not numbers:
             return "-"
         value, low, high = numbers
         return interval({"value": value, "low": low, "high": high}, number)
 
 
-def _cost_cells(cost: Sequence[float]) -> list[str]:
-    """Counts and seconds; nothing for 0, of which the table would be full."""
-    ran, reused, unfinished, seconds, tokens = cost
-    counts = [f"{each:,.0f}" if each else "" for each in (ran, reused, unfinished, tokens)]
-    return [*counts[:3], f"{seconds:,.1f}", counts[3]]
+def _cost_cells(seconds: float, *counts: float) -> list[str]:
+    """Counts, nothing for 0, of which the table would be full; the seconds before the tokens."""
+    *attempts, tokens = (count(each) if each else "" for each in counts)
+    return [*attempts, f"{seconds:,.1f}", tokens]
 
 
 _STEPS = """
 select name, round, avg(value), min(value), max(value) from metrics
-where stage = 'update' and step is not null and list_contains(?, name) group by all order by name, round
+where stage = 'update' and step is not null and name in ({}) group by all order by all
 """
 _OF_STEPS = "mean of the round's optimiser steps; band: least to largest step"
 _QUANTILES = """
 select {name}, round, avg({column}), quantile_cont({column}, 0.1), quantile_cont({column}, 0.9)
 from sampled where {column} is not null group by all order by all
 """
-_LENGTHS = _QUANTILES.format(name="purpose", column="tokens")
-_MISMATCH = _QUANTILES.format(name="'rows of the update'", column="mismatch")
-_OF_ROWS = "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows"
 _REPORTED = """
 select if(name = 'mismatch/kl', 'KL of the same tokens', 'mean |difference|'), round, value, null, null from metrics
 where stage = 'update' and step is null and name in ('mismatch/kl', 'mismatch/logp_diff_mean') order by name, round
 """
-_CHARTS = (
-    ("entropy", "Entropy", "nats", _OF_STEPS, _STEPS, (["policy/entropy"],)),
-    ("kl", "KL", "nats", _OF_STEPS, _STEPS, (["policy/kl_ref", "policy/kl_old"],)),
-    ("gradient-norm", "Gradient norm", "", _OF_STEPS, _STEPS, (["policy/grad_norm"],)),
-    ("clipped", "Clipped tokens", "share", _OF_STEPS, _STEPS, (["policy/clip_frac_low", "policy/clip_frac_high"],)),
-    ("length", "Completion length", "tokens", "mean; band: 10th to 90th percentile", _LENGTHS, ()),
-    ("mismatch", "Mismatch of trainer and sampler", "nats", _OF_ROWS, _MISMATCH, ()),
-    ("mismatch-reported", "Mismatch of tokens", "nats", "over all tokens of the update", _REPORTED, ()),
+_MAP = """
+with cells as (
+    select problem_id, round, avg(correct::int) as rate from sampled
+    where correct is not null and bare and {} group by all
 )
-"""Key, title, unit, note and query of name, round, value and band; updates report of each optimiser step."""
-
-
-_MAPS = (
-    ("difficulty", "Training problems", "purpose not like 'eval%'"),
-    ("held-out", "Evaluated problems", "purpose like 'eval%'"),
+select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
+"""
+_OF_MAPS = "the hardest at the top; share of right completions without hints; grey: not sampled in that round"
+_HINTS = f"""
+with solved as (
+    select round, problem_id, min(hint_level) filter (correct) as level from sampled
+    where use is null and coalesce(origin, 'own') = 'own' and purpose <> 'profile' and purpose not like 'eval%'
+    group by all
 )
-"""Key, title and condition of each map."""
+select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
+    else 'rescued by hint level ' || level end, round, count(*)
+from solved where exists (from sampled where hint_level > 0) group by level, round order by level nulls last, round
+"""  # noqa: S608 - ours
+_HELP = """
+with by_round as (
+    select round, sum(accuracy * rollouts) filter (helped) / sum(rollouts) filter (helped) as helped,
+        sum(paired_accuracy * paired_rollouts) / sum(paired_rollouts) as paired,
+        sum(bare_accuracy * paired_rollouts) / sum(paired_rollouts) as bare,
+        max(once_rescued_accuracy) as since, sum(tokens_of_help) as tokens
+    from help where exists (from help where helped) group by round
+),
+curves as (
+    select round, helped as "with help", bare as "without help, asked both ways", since as "without help, once rescued",
+        if(differs, paired, null) as "with help, asked both ways", tokens as "all help"
+    from by_round, (select bool_or(paired is distinct from helped) as differs from by_round)
+)
+select name, round, value, null, null from (unpivot curves on columns(* exclude round) into name name value value)
+where (name = 'all help') = {} order by round
+"""
+_BY_HELP = (
+    "right rollouts; asked both ways: problems that the round has with help and without; once rescued: solved with "
+    "help alone in an earlier round"
+)
+_COSTS = """
+with sampling as (
+    select purpose, sum(tokens) as tokens from sampled group by purpose
+),
+work as (
+    select stage, purpose, count(*) filter (status = 'finished') as ran, count(*) filter (status = 'reused') as reused,
+        count(*) filter (status not in ('finished', 'reused')) as unfinished, sum(seconds) as seconds
+    from stages group by all
+),
+spent as (
+    select stage, work.purpose, ran, reused, unfinished, seconds,
+        case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end as tokens
+    from work left join sampling using (purpose)
+)
+select if(purpose in ('train', stage), stage, stage || ' (' || purpose || ')'), 0,
+    seconds, ran, reused, unfinished, tokens
+from spent where seconds <> 0 or tokens <> 0 order by seconds desc, stage, purpose
+"""
 
 
-def charts(rows: RunRows) -> list[Figure]:
-    """Return every chart that the run has data for, in the order of the page."""
+def _of_steps(key: str, title: str, unit: str, *names: str) -> tuple[str, str, str, str, Kind, str]:
+    """Return a chart of metrics that updates report of each optimiser step."""
+    return key, title, unit, _OF_STEPS, "lines", _STEPS.format(", ".join(f"'policy/{name}'" for name in names))
+
+
+_FIGURES: Mapping[str, Sequence[tuple[str, str, str, str, Kind, str]]] = {
+    "charts": (
+        _of_steps("entropy", "Entropy", "nats", "entropy"),
+        _of_steps("kl", "KL", "nats", "kl_ref", "kl_old"),
+        _of_steps("gradient-norm", "Gradient norm", "", "grad_norm"),
+        _of_steps("clipped", "Clipped tokens", "share", "clip_frac_low", "clip_frac_high"),
+        ("length", "Completion length", "tokens", "mean; band: 10th to 90th percentile", "lines",
+         _QUANTILES.format(name="purpose", column="tokens")),
+        ("mismatch", "Mismatch of trainer and sampler", "nats",
+         "mean |trainer's - sampler's log-prob| of a row; band: 10th to 90th percentile of rows", "lines",
+         _QUANTILES.format(name="'rows of the update'", column="mismatch")),
+        ("mismatch-reported", "Mismatch of tokens", "nats", "over all tokens of the update", "lines", _REPORTED),
+    ),
+    "maps": (
+        ("difficulty", "Training problems", "", _OF_MAPS, "heat", _MAP.format("purpose not like 'eval%'")),
+        ("held-out", "Evaluated problems", "", _OF_MAPS, "heat", _MAP.format("purpose like 'eval%'")),
+    ),
+    "hints": (
+        ("hints", "Hints and what they rescued", "",
+         "problems of each round by the first hint level at which a completion was right", "bars", _HINTS),
+        ("help", "Accuracy with help and without", "share", _BY_HELP, "lines", _HELP.format("false")),
+        ("help-tokens", "Tokens of help", "tokens",
+         "prompt tokens that help added to rollouts of problems asked both ways", "lines", _HELP.format("true")),
+    ),
+    "costs": (
+        ("costs-by-stage", "Seconds by stage", "",
+         "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused", "costs", _COSTS),
+    ),
+}  # fmt: skip
+"""By section of the page: key, title, unit, note, kind and query of each figure."""
+
+
+def figures(rows: RunRows) -> dict[str, list[Figure]]:
+    """Return the figures that the run has data for, by section of the page."""
+    found = {section: [_figure(each[:-1], rows.ask(each[-1])) for each in asked] for section, asked in _FIGURES.items()}
     note = "mean of the round's rollouts; band: 95 % bootstrap interval over groups"
-    found = [_chart("reward", "Reward", "", note, _rewards(rows)), *_pass_at(rows)]
-    for key, title, unit, note, query, values in _CHARTS:
-        found.append(_chart(key, title, unit, note, rows.ask(query, values)))
-    return [chart for chart in found if chart.frame]
+    reward = _figure(("reward", "Reward", "", note, "lines"), _rewards(rows))
+    found["charts"] = [reward, *_pass_at(rows), *found["charts"]]
+    return {section: [each for each in drawn if each.frame] for section, drawn in found.items()}
 
 
-def _chart(key: str, title: str, unit: str, note: str, points: Iterable[Row]) -> Figure:
-    """Return rows (name, round, value, low, high) as curves."""
-    frame = _frame(points)
-    return Figure(key, title, note, "lines", {name: frame[name] for name in sorted(frame, key=_rank)}, unit)
+def _figure(drawn: tuple[str, str, str, str, Kind], points: Iterable[Row]) -> Figure:
+    """Return rows (name, round, numbers) as a figure; a row without a number is left out."""
+    key, title, unit, note, kind = drawn
+    frame: dict[str, dict[int, Sequence[float]]] = {}
+    for name, at, *values in points:
+        numbers = tuple(math.nan if each is None else float(each) for each in values)
+        if math.isfinite(numbers[0]):
+            frame.setdefault(name, {})[at] = numbers
+    names = sorted(frame, key=_rank) if kind == "lines" else list(frame)
+    if kind == "heat":
+        step = -(-len(names) // MAX_PROBLEMS) or 1
+        note = f"{f'one in {step} of ' if step > 1 else ''}{len(names):,} problems, {note}"
+        names = names[::step]
+    return Figure(key, title, unit, note, kind, {name: frame[name] for name in names})
+
+
+def _rank(name: str) -> tuple[int, int, str]:
+    """Training first, then waves, then what is measured before and beside it; numbers in their order."""
+    kinds = ("train", "", "profile", "eval")
+    kind = next((place for place, kind in enumerate(kinds) if kind and name.startswith(kind)), kinds.index(""))
+    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
 
 
 def _rewards(rows: RunRows) -> Iterator[Row]:
@@ -172,7 +260,7 @@ def _pass_at(rows: RunRows) -> Iterator[Figure]:
     note = "unbiased estimate; band: 95 % interval over problems"
     for suite, points in found.items():
         key = re.sub(r"[^A-Za-z0-9_-]", "_", suite)
-        yield _chart(f"pass-at-k-{key}", f"pass@k on {suite}", "", note, sorted(points))
+        yield _figure((f"pass-at-k-{key}", f"pass@k on {suite}", "", note, "lines"), sorted(points))
 
 
 def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
@@ -181,124 +269,3 @@ def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
             yield row["round"], ref.digest, rows.report(ref).get("summary", {})
-
-
-def _frame(points: Iterable[Row]) -> dict[str, dict[int, Sequence[float]]]:
-    """Frame of rows (name, round, numbers), in the order in which names come; a row without a number is left out."""
-    found: dict[str, dict[int, Sequence[float]]] = {}
-    for name, at, *values in points:
-        numbers = tuple(math.nan if each is None else float(each) for each in values)
-        if math.isfinite(numbers[0]):
-            found.setdefault(name, {})[at] = numbers
-    return found
-
-
-def _rank(name: str) -> tuple[int, int, str]:
-    """Training first, then waves, then what is measured before and beside it; numbers in their order."""
-    kinds = ("train", "", "profile", "eval")
-    kind = next((place for place, kind in enumerate(kinds) if kind and name.startswith(kind)), kinds.index(""))
-    return kind, int(re.sub(r"[^0-9]", "", name)[:9] or 0), name
-
-
-def rate_maps(rows: RunRows) -> list[Figure]:
-    """Return the pass rates of the training's problems, and of the evaluated ones, the hardest first."""
-    return [found for each in _MAPS if (found := _rate_map(rows, *each)).frame]
-
-
-def _rate_map(rows: RunRows, key: str, title: str, which: str) -> Figure:
-    cells = rows.ask(
-        f"""
-        with cells as (
-            select problem_id, round, avg(correct::int) as rate from sampled
-            where correct is not null and bare and {which} group by all
-        )
-        select * from cells order by avg(rate) over (partition by problem_id), problem_id, round
-        """  # noqa: S608 - ours
-    )
-    found = _frame(cells)
-    step = -(-len(found) // MAX_PROBLEMS) or 1
-    what = f"one in {step} of {len(found):,} problems" if step > 1 else f"{len(found):,} problems"
-    note = f"{what}, the hardest at the top; share of right completions without hints; grey: not sampled in that round"
-    return Figure(key, title, note, "heat", {name: found[name] for name in list(found)[::step]})
-
-
-def hint_use(rows: RunRows) -> Figure | None:
-    """Return by round at which hint level problems were first solved; None if no rollout had a hint."""
-    cells = rows.ask(
-        f"""
-        with solved as (
-            select round, problem_id, min(hint_level) filter (correct) as level from sampled
-            where use is null and coalesce(origin, 'own') = 'own' and purpose <> 'profile' and purpose not like 'eval%'
-            group by all
-        )
-        select case when level is null then '{NOT_SOLVED}' when level = 0 then 'solved without a hint'
-            else 'rescued by hint level ' || level end, round, count(*)
-        from solved group by level, round order by level nulls last, round
-        """  # noqa: S608 - ours
-    )
-    (hinted,) = rows.one("select count(*) from sampled where hint_level > 0")
-    note = "problems of each round by the first hint level at which a completion was right"
-    return Figure("hints", "Hints and what they rescued", note, "bars", _frame(cells)) if hinted else None
-
-
-_HELP = """
-with help_by_round as (
-    select round, sum(accuracy * rollouts) filter (helped) / sum(rollouts) filter (helped) as helped,
-        sum(paired_accuracy * paired_rollouts) / sum(paired_rollouts) as paired,
-        sum(bare_accuracy * paired_rollouts) / sum(paired_rollouts) as bare,
-        max(once_rescued_accuracy) as since, sum(tokens_of_help) as tokens
-    from help group by round
-)
-select * from (
-    select 'with help' as name, round, helped as value from help_by_round union all
-    select 'with help, asked both ways', round, paired from help_by_round union all
-    select 'without help, asked both ways', round, bare from help_by_round union all
-    select 'without help, once rescued', round, since from help_by_round union all
-    select 'tokens', round, tokens from help_by_round
-) where value is not null order by round
-"""
-
-
-def help_curves(rows: RunRows) -> list[Figure]:
-    """Return what help costs and brings by round, and what is left without it; nothing of a run without help."""
-    frame = _frame((name, at, value, None, None) for name, at, value in rows.ask(_HELP))
-    if "with help" not in frame:
-        return []
-    names = ["with help", "with help, asked both ways", "without help, asked both ways", "without help, once rescued"]
-    names = [name for name in names if name in frame and (name != names[1] or frame[name] != frame["with help"])]
-    found = {name: frame[name] for name in names}
-    note = "right rollouts; asked both ways: problems that the round has with help and without; once rescued: solved "
-    note += "with help alone in an earlier round"
-    shares = Figure("help", "Accuracy with help and without", note, "lines", found, "share")
-    if "tokens" not in frame:
-        return [shares]
-    note = "prompt tokens that help added to rollouts of problems asked both ways"
-    spent = {"all help": frame["tokens"]}
-    return [shares, Figure("help-tokens", "Tokens of help", note, "lines", spent, "tokens")]
-
-
-def costs(rows: RunRows) -> Figure:
-    """Return attempts, seconds and sampled tokens by stage and purpose, the most expensive first."""
-    found = rows.ask(
-        """
-        with sampling as (
-            select purpose, sum(tokens) as tokens from sampled group by purpose
-        ),
-        work as (
-            select stage, purpose, count(*) filter (status = 'finished') as ran,
-                count(*) filter (status = 'reused') as reused,
-                count(*) filter (status not in ('finished', 'reused')) as unfinished, sum(seconds) as seconds
-            from stages group by all
-        ),
-        spent as (
-            select stage, work.purpose, ran, reused, unfinished, seconds,
-                case when stage = 'rollout' then coalesce(tokens, 0)::bigint else 0 end as tokens
-            from work left join sampling using (purpose)
-        )
-        select if(purpose in ('train', stage), stage, stage || ' (' || purpose || ')'), 0,
-            ran, reused, unfinished, seconds, tokens
-        from spent where seconds <> 0 or tokens <> 0 order by seconds desc, stage, purpose
-        """
-    )
-    note = "seconds of all attempts; tokens of the rollouts that the run used, sampled by it or reused"
-    return Figure("costs-by-stage", "Seconds by stage", note, "costs", _frame(found))

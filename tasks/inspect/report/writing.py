@@ -6,9 +6,8 @@ echo null | python -m gradus.tasks.inspect.report.writing RUN PAGE TABLE    # in
 """
 
 import json
-import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -24,23 +23,20 @@ from gradus.tasks.formats import MAX_CELL_CHARS, brief, count, duration, more, n
 from gradus.tasks.inspect.groups import Rollout, begun, why
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.choices import Flips, chosen_groups, evaluated_groups, flips, sample_table
-from gradus.tasks.inspect.report.figures import Figure, charts, costs, evaluations, help_curves, hint_use, rate_maps
+from gradus.tasks.inspect.report.figures import Figure, evaluations, figures
 from gradus.tasks.inspect.report.pictures import svg, write_png
 from gradus.tasks.inspect.report.verdicts import read_disagreements
 from gradus.tasks.inspect.run_rows import RunRows, open_run
-from gradus.tasks.inspect.token_pieces import Tokenizers
+from gradus.tasks.inspect.token_pieces import Tokenizers, doubt
 from gradus.tasks.runs.journal import read_settings
 
 HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations", "help")
 """The tables that a report reads beside `sampled`."""
-INSERTED = "ins"
-"""The style of text that nobody sampled."""
-UNSURE = ((0.9, ""), (0.5, "u1"), (0.2, "u2"), (0.05, "u3"), (0.0, "u4"))
-"""Least probability of a token and the class that it is coloured by."""
+SECTIONS = ("charts", "maps", "hints", "costs")
+"""Sections of figures."""
 Page = Mapping[str, Any]
 """Everything that the page says, by the names of the template."""
-Card = tuple[str, str, str]
 
 
 def write_report(
@@ -67,35 +63,32 @@ def write_report(
             samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store, rows.run.on_damage)), page["groups"])
             replace_file(table, samples)
     replace_file(out, render(page))
-    written = [out, *([table] if table else [])]
-    if pictures is None:
-        return written
-    pictures.mkdir(parents=True, exist_ok=True)
-    every: list[Figure] = [*page["charts"], *page["maps"], *page["hints"], *page["costs"]]
-    for each in every:
-        write_png(each, pictures / f"{each.key}.png")
-    return [*written, *(pictures / f"{each.key}.png" for each in every)]
+    drawn: dict[Path, Figure] = {}
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)
+        drawn = {pictures / f"{each.key}.png": each for section in SECTIONS for each in page[section]}
+    for path, each in drawn.items():
+        write_png(each, path)
+    return [out, *([table] if table else []), *drawn]
 
 
 def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
     """Return what the report of a run says."""
     tokenizers = Tokenizers(rows.store, rows.run.on_damage)
-    drawn, spent, hints, flipped = charts(rows), costs(rows), hint_use(rows), flips(rows, tokenizers)
+    drawn, flipped = figures(rows), flips(rows, tokenizers)
     return {
-        "charts": [each for each in drawn if not each.is_zero],
-        "maps": rate_maps(rows),
-        "hints": [*([hints] if hints else []), *help_curves(rows)],
+        **drawn,
+        "charts": [each for each in drawn["charts"] if not each.is_zero],
+        "zero": [each.title for each in drawn["charts"] if each.is_zero],
         "flips": flipped,
-        "costs": [spent] if spent.frame else [],
         "groups": chosen_groups(rows, tokenizers),
         "verdicts": read_disagreements(rows.run.folder, rows.run.on_damage),
         "run": rows.run.name,
         "story": _story(rows, ending),
         "settings": _settings(rows),
         "num_rollouts": rows.one("select count(*) from sampled")[0],
-        "cards": _cards(rows, drawn, flipped, spent),
+        "cards": list(_cards(rows, drawn, flipped)),
         "remarks": remarks(rows.store, rows.lineage.current(rows.run)),
-        "zero": [each.title for each in drawn if each.is_zero],
     }
 
 
@@ -113,16 +106,12 @@ def coloured(rollout: Rollout) -> Markup:
     """Return a completion as HTML, its tokens coloured by their probability if that is known."""
     if rollout["pieces"] is None:
         return escape(visible(rollout["completion"]))
-    found: list[str] = []
-    left = MAX_CELL_CHARS
+    found, left = list[str](), MAX_CELL_CHARS
     for piece, logprob in rollout["pieces"]:
-        text = escape(visible(piece[:left], MAX_CELL_CHARS))
-        kind = INSERTED if logprob is None else next(k for p, k in UNSURE if math.exp(min(logprob, 0.0)) >= p)
-        title = "inserted" if logprob is None else f"{logprob:.2f}"
-        found.append(f'<span class="{kind}" title="{title}">{text}</span>' if kind and text else text)
+        text = escape(visible(piece[: max(0, left)]))
+        kind, title = ("ins", "inserted") if logprob is None else (f"u{doubt(logprob)}", f"{logprob:.2f}")
+        found.append(f'<span class="{kind}" title="{title}">{text}</span>' if text and kind != "u0" else text)
         left -= len(piece)
-        if left <= 0:
-            break
     return Markup("".join([*found, more(rollout["completion"], MAX_CELL_CHARS)]))  # noqa: S704 - escaped above
 
 
@@ -143,26 +132,27 @@ def _settings(rows: RunRows) -> str:
     return "; ".join(f"{name} {value}" for name, value in facts.items() if value is not None)
 
 
-def _cards(rows: RunRows, drawn: Sequence[Figure], flipped: Sequence[Flips], spent: Figure) -> list[Card]:
-    found: list[Card] = []
-    for chart in drawn:
+def _cards(
+    rows: RunRows, drawn: Mapping[str, Sequence[Figure]], flipped: Sequence[Flips]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield name, value and a second line of each figure at the top of the page."""
+    for chart in drawn["charts"]:
         if chart.key.startswith("pass-at-k") and "pass@1" in chart.frame:
             rounds = list(chart.frame["pass@1"].values())
             value, low, high = rounds[-1]
             before = f"; before {number(rounds[0][0])}" if len(rounds) > 1 else ""
-            name = chart.title.replace("pass@k", "pass@1")
-            found.append((name, number(value), f"[{number(low)}, {number(high)}]{before}"))
+            yield chart.title.replace("pass@k", "pass@1"), number(value), f"[{number(low)}, {number(high)}]{before}"
     gains = {each.get("suite"): each.get("versus", {}).get("gain") for at, _, each in evaluations(rows) if at}
     for gain in filter(None, gains.values()):
-        more = f"{100 * gain['low']:.1f} to {100 * gain['high']:.1f} points"
-        found.append(("gain in pass@1", f"{points(gain['value'])} points", more))
-    found += [("newly solved", count(each["num_solved"]), f"{count(each['num_lost'])} lost") for each in flipped]
+        low, high = (points(gain[end], sign=False) for end in ("low", "high"))
+        yield "gain in pass@1", f"{points(gain['value'])} points", f"{low} to {high} points"
+    for each in flipped:
+        yield "newly solved", count(each["num_solved"]), f"{count(each['num_lost'])} lost"
     num, tokens = rows.one("select count(*), coalesce(sum(tokens), 0)::bigint from sampled")
     if num:
-        found.append(("rollouts", count(num), f"{count(tokens)} tokens"))
-    if seconds := sum(stage[0][3] for stage in spent.frame.values()):
-        found.append(("in all stages", duration(seconds), ""))
-    return found
+        yield "rollouts", count(num), f"{count(tokens)} tokens"
+    for spent in drawn["costs"]:
+        yield "in all stages", duration(sum(stage[0][0] for stage in spent.frame.values())), ""
 
 
 def main() -> None:

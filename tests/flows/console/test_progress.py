@@ -42,7 +42,7 @@ def watched(clock: Clock, rounds: int) -> StageView:
 
 
 def bar(view: StageView, name: str = "round") -> Task:
-    (found,) = [task for task in view.bars.tasks if task.description.startswith(name)]
+    (found,) = [task for task in view.tasks if task.description.startswith(name)]
     return found
 
 
@@ -82,11 +82,11 @@ def test_two_stages_at_once_have_a_bar_each_until_one_ends() -> None:
     view.beat("hint2-rollout-2", 0.5, "8 of 16 rollouts, 100 tokens")
     assert bar(view, "update").time_remaining == 30
     console = Console(file=io.StringIO(), width=160)
-    console.print(view.bars.make_tasks_table(view.bars.tasks))
+    console.print(view.make_tasks_table(view.tasks))
     said = console.file.getvalue()  # pyright: ignore[reportAttributeAccessIssue]
     assert re.search(r"hint2-rollout-2 \S*\s+50% 00:10 10 tokens/s 8 of 16 rollouts, 100 tokens", said), said
     view.outcome(ended("rollout", {}, purpose="hint2"))
-    assert [task.description for task in view.bars.tasks] == ["round 2 of 3", "update-1"]
+    assert [task.description for task in view.tasks] == ["round 2 of 3", "update-1"]
 
 
 def test_a_pipe_gets_a_line_a_stage() -> None:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gradus.tasks.inspect.report.choices import chosen_groups, flips
-from gradus.tasks.inspect.report.figures import Figure, charts, costs, help_curves, hint_use, mean_of_groups, rate_maps
+from gradus.tasks.inspect.report.figures import Figure, figures, mean_of_groups
 from gradus.tasks.inspect.token_pieces import Tokenizers
 
 
 @pytest.fixture
 def drawn(rows: Any) -> dict[str, Figure]:
-    return {chart.key: chart for chart in charts(rows)}
+    return {figure.key: figure for section in figures(rows).values() for figure in section}
 
 
 def points(figure: Figure, name: str) -> list[tuple[float, ...]]:
@@ -51,8 +51,8 @@ def test_lengths_and_mismatch(drawn: dict[str, Figure]) -> None:
     assert [row[:2] for row in points(drawn["mismatch-reported"], name)] == [(1, 0.125), (2, 0.25)]
 
 
-def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: Any) -> None:
-    trained, held_out = rate_maps(rows)
+def test_maps_are_of_pass_rates_without_hints_the_hardest_first(drawn: dict[str, Figure]) -> None:
+    trained, held_out = drawn["difficulty"], drawn["held-out"]
     assert trained.frame == {
         "c": {1: (0.0,), 2: (0.0,)}, "b": {1: (0.0,), 2: (0.5,)}, "a": {1: (0.5,), 2: (1.0,)}
     }  # fmt: skip
@@ -60,22 +60,21 @@ def test_maps_are_of_pass_rates_without_hints_the_hardest_first(rows: Any) -> No
     assert held_out.frame == {"d": {0: (0.0,), 2: (0.5,)}, "e": {0: (0.5,), 2: (0.0,)}}
 
 
-def test_hints_are_counted_by_the_level_that_rescued_a_problem(rows: Any) -> None:
-    stack = hint_use(rows)
-    assert stack is not None
-    assert stack.table == [
+def test_hints_are_counted_by_the_level_that_rescued_a_problem(drawn: dict[str, Figure]) -> None:
+    assert drawn["hints"].table == [
         ["round", "solved without a hint", "rescued by hint level 2", "not solved"],
         ["1", "1", "1", "1"],
         ["2", "2", "0", "1"],
     ]
 
 
-def test_costs_by_stage_and_purpose(rows: Any) -> None:
-    found = {name: row[0] for name, row in costs(rows).frame.items()}
-    assert found["rollout"] == (2, 0, 0, 6.0, 198)
+def test_costs_by_stage_and_purpose(drawn: dict[str, Figure]) -> None:
+    found = {name: row[0] for name, row in drawn["costs-by-stage"].frame.items()}
+    assert found["rollout"] == (6.0, 2, 0, 0, 198)
+    assert ["rollout", "2", "", "", "6.0", "198"] in drawn["costs-by-stage"].table
     assert found["update"][-1] == 0
     assert sum(cost[-1] for cost in found.values()) == 198 + 46 + 6 + 86
-    assert sum(cost[3] for cost in found.values()) == 3.0 * 14
+    assert sum(cost[0] for cost in found.values()) == 3.0 * 14
 
 
 def test_what_was_newly_solved_and_lost_with_its_texts(rows: Any) -> None:
@@ -96,8 +95,8 @@ def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_n
     assert found[0].why == "pass rate +0.50 from round 1 to round 2"
 
 
-def test_help_costs_tokens_and_what_it_rescued_is_looked_at_without_it(rows: Any) -> None:
-    accuracy, tokens = help_curves(rows)
+def test_help_costs_tokens_and_what_it_rescued_is_looked_at_without_it(drawn: dict[str, Figure]) -> None:
+    accuracy, tokens = drawn["help"], drawn["help-tokens"]
     assert {name: [row[:2] for row in points(accuracy, name)] for name in accuracy.frame} == {
         "with help": [(1, 0.25)],
         "without help, asked both ways": [(1, 0.0)],

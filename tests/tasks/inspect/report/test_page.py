@@ -1,6 +1,7 @@
 """The page itself: it parses, loads nothing, runs nothing, and what a policy wrote is text in it."""
 
 import json
+import math
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from gradus.data.errors import CorruptArtifactError, UsageError
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.at_end import write_at_end
-from gradus.tasks.inspect.report.writing import write_report
+from gradus.tasks.inspect.report.writing import coloured, write_report
 from gradus.tasks.tracking.facts import AGREEMENT, REPORT_PAGE, SAMPLE_TABLE
 from tests.tasks.made_run import QUESTIONS, RUN, MadeRun
 
@@ -133,6 +134,16 @@ def test_the_numbers_are_on_the_page_with_pictures_as_png_and_the_same_each_time
     assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures)
     (again,) = write_report(made, RUN, tmp_path / "again.html", pytest.fail)
     assert again.read_bytes() == page.read_bytes()
+
+
+def test_tokens_are_coloured_by_their_probability_and_stay_text() -> None:
+    pieces = [("<b>", math.log(0.95)), ("x&", math.log(0.6)), ("y", math.log(0.01)), ("z", None)]
+    assert coloured({"pieces": pieces, "completion": "<b>x&yz"}) == (
+        '&lt;b&gt;<span class="u1" title="-0.51">x&amp;</span><span class="u4" title="-4.61">y</span>'
+        '<span class="ins" title="inserted">z</span>'
+    )
+    long = coloured({"pieces": [("a" * 3999, 0.0), ("<>", 0.0), ("b", -9.0)], "completion": "a" * 3999 + "<>b"})
+    assert long == "a" * 3999 + "&lt;… (2 more characters)"
 
 
 def test_a_run_that_has_done_nothing_yet_is_a_page_that_says_so(tmp_path: Path) -> None:
