@@ -20,7 +20,7 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.run_cache import Proof, Sizes, proof_of
 from gradus.tasks.runtime.pruning import computed_by
-from gradus.tasks.servers.mlflow_login import mlflow_login
+from gradus.tasks.servers.home_servers import mlflow_login
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.loop import RefusedError, UnreachableError
 from gradus.tasks.tracking.state import STATE

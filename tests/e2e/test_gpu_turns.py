@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import psutil
 
-from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
 from tests.e2e.conftest import Program
 from tests.patience import patient_client, until
+from tests.servers import served
 
 WARMSTART = ["warmstart", "--problems", "train.jsonl", "--set", "width=16", "--set", "layers=1", "--json", "--set"]
 SENTENCE = "waits for a GPU, which other runs use (Prefect's limit gradus-gpu)"
@@ -55,14 +55,13 @@ def test_a_server_that_is_killed_and_starts_again_neither_ends_a_run_nor_loses_o
     holds = first.start(*WARMSTART, "steps=1000000", GRADUS_GPU_TURNS="on", GRADUS_SERVER_IDLE_S="30")
     until(lambda: slots(first) == [(1, 1)], wrong=first.told)
     suspend(holds, first)
-    server = read_state(first.home)
-    assert server is not None
+    (server,) = served(first.home)
     key = secret(first.home)
     second.settings = {"PREFECT_API_URL": f"{server.address}/api", "PREFECT_API_AUTH_STRING": key}
     waits = second.start(*WARMSTART, "steps=1", GRADUS_GPU_TURNS="on")
     until(lambda: SENTENCE in second.told(), wrong=second.told)
-    os.kill(server.pid, signal.SIGKILL)
-    until(lambda: (now := read_state(first.home)) is not None and now.pid != server.pid and now.lives, wrong=first.told)
+    os.kill(server.server, signal.SIGKILL)
+    until(lambda: (now := served(first.home)) and now[0].server not in (0, server.server), wrong=first.told)
     (lease,) = [path.stem for path in (first.home / "prefect" / "concurrency_leases").glob("*-*.json")]
     login = {"Authorization": f"Basic {base64.b64encode(key.encode()).decode()}"}
     with patient_client(base_url=f"{server.address}/api", headers=login) as api:
