@@ -253,7 +253,8 @@ def _is_as_good(found: Server, wanted: Server) -> bool:
 
 def _path(home: Path, name: str) -> Path:
     """The file of a keeper's socket; a container that shares the home but not the network has another."""
-    network = os.stat("/proc/self/ns/net").st_ino if sys.platform == "linux" else 0  # noqa: PTH116 - of /proc
+    namespace = Path("/proc/self/ns/net")  # of Linux
+    network = namespace.stat().st_ino if namespace.exists() else 0
     return folder_of(home) / f"{name.lower()}-{network}.sock"
 
 
