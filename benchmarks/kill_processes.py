@@ -1,6 +1,6 @@
 """Kill one process of a training at random moments, repeat the command if need be, and compare with an undisturbed run.
 
-    python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect]
+    python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect keeper]
 
 Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
 tests; a training in which none was there at the moment or later is compared too, and another one follows. Prints a line
@@ -33,6 +33,7 @@ KINDS = {
     "judge": "gradus.models.judging.judge",
     "reporter": "gradus.tasks.tracking.reporter",
     "Prefect": "gradus.tasks.servers.prefect_app:create",
+    "keeper": "gradus.tasks.servers.keeper",
 }
 """The word by which each process is known on its command line."""
 MAX_REPEATS = 3

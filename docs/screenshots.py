@@ -28,8 +28,7 @@ from gradus.flows.serve import deployments
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.servers.mlflow_login import mlflow_login
-from gradus.tasks.servers.processes import start_servers
+from gradus.tasks.servers.home_servers import mlflow_login, start_servers
 from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.facts import REPORT_PAGE
 from gradus.tasks.tracking.view import QUERY, experiment_address

@@ -21,7 +21,7 @@ from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import num_bytes
 from gradus.tasks.runs.listing import Sizes
 from gradus.tasks.runtime.pruning import computed_by
-from gradus.tasks.servers.mlflow_login import mlflow_login
+from gradus.tasks.servers.home_servers import mlflow_login
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.state import STATE, RefusedError, UnreachableError
 

@@ -19,7 +19,8 @@ from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.interrupt import remember_interrupts, stop_at_once
 from gradus.tasks.host.isolation import isolate, refuse_unusable_proxies
 from gradus.tasks.host.setting_files import ignore_setting_files, prefect_files, profile_api
-from gradus.tasks.servers.prefect_server import connect, lent_secret
+from gradus.tasks.servers.home_servers import connect, join
+from gradus.tasks.servers.secret import secret
 
 if TYPE_CHECKING:
     from prefect.settings import Settings
@@ -139,15 +140,14 @@ def prefect_api(home: Home, *, schedules: bool = False, leave: bool = False) -> 
     the home's own is released at the end of the block.
     """
     named = _named_api()
-    if named:
-        key = "" if os.environ.get("PREFECT_API_AUTH_STRING") else lent_secret(home.root, named)
-        with kept_environment({"PREFECT_API_AUTH_STRING": key} if key else {}):
-            yield lambda: None
+    connection = join(home.root, named) if named else connect(home.root, pages=schedules)
+    if connection is None:
+        yield lambda: None
         return
-    # A command's lease ends with its process, not here: Prefect sends the last events when the interpreter ends.
-    connection = connect(home.root, schedules=schedules)
-    known = {"PREFECT_API_URL": f"{connection.address}/api", "PREFECT_API_AUTH_STRING": connection.secret}
-    with kept_environment(known):
+    key = os.environ.get("PREFECT_API_AUTH_STRING") if named else ""
+    known = {"PREFECT_API_AUTH_STRING": key or secret(home.root)}
+    # A command's use ends with its process, not here: Prefect sends the last events when the interpreter ends.
+    with kept_environment(known if named else {"PREFECT_API_URL": f"{connection.address}/api", **known}):
         try:
             yield connection.wait
         except GradusError:

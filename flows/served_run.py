@@ -5,14 +5,21 @@
 Prefect's own `python -m prefect.engine` would take settings from files of the folder that it starts in.
 """
 
+import os
 import runpy
 import sys
 
 from gradus.flows.environment import prepare
 from gradus.tasks.config.settings import Home
+from gradus.tasks.servers.home_servers import join
 
 COMMAND = (sys.executable, "-P", "-m", "gradus.flows.served_run")
 
 if __name__ == "__main__":
-    prepare(Home.from_environment())
+    home = Home.from_environment()
+    prepare(home)
+    url = os.environ.get("PREFECT_API_URL")
+    connection = (
+        join(home.root, url) if url else None
+    )  # a server of ours stays as long as the run, whatever `serve` does
     runpy.run_module("prefect.engine", run_name="__main__")

@@ -34,7 +34,7 @@ FIRST = (
         "vllm/test_vllm_engine.py",
     ),
     *("e2e/test_recipes.py", "e2e/test_python.py", "e2e/test_gpu_turns.py", "e2e/test_update_verb.py"),
-    *("e2e/test_credentials.py", "tasks/servers/test_found_servers.py", "tasks/stages/update/launch/test_launch.py"),
+    *("e2e/test_credentials.py", "tasks/servers/test_connection.py", "tasks/stages/update/launch/test_launch.py"),
     *("e2e/test_graded_rewards.py", "e2e/test_closed_door.py", "models/training/parallel/test_ranks.py"),
     *("tasks/stages/update/test_replay.py", "e2e/test_figures.py", "e2e/test_verbs.py", "e2e/test_work_pool.py"),
     *("e2e/test_judged_again.py", "e2e/test_installed_stage.py", "e2e/test_without_signal.py"),

@@ -23,7 +23,7 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
 
     Where `gradus serve` or another `gradus ui` of this home has started Prefect's, it is that one.
     """
-    from gradus.tasks.servers.processes import start_servers
+    from gradus.tasks.servers.home_servers import start_servers
 
     home = Home.from_environment().root
     with start_servers(home, prefect_port, mlflow_port) as servers:
@@ -36,7 +36,7 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
 
 def _say_addresses(home: Path, prefect_url: str, mlflow_url: str, *, ours: bool = True) -> None:
     """Print where the pages are, and how to log in if Prefect's server is `ours`; a database of MLflow's has none."""
-    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.servers.home_servers import mlflow_login
     from gradus.tasks.servers.secret import secret, secret_path
     from gradus.tasks.tracking.view import address
 
@@ -79,7 +79,7 @@ def serve(notify: Notify = "") -> None:
 def doctor(as_json: AsJson = False) -> None:
     """Say what this machine can do, and what to do about each no."""
     from gradus.tasks.inspect.doctor import checks
-    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.servers.home_servers import mlflow_login
     from gradus.tasks.tracking.client import tracking_uri
 
     home = Home.from_environment().root
@@ -112,7 +112,7 @@ def sync(run: KnownRun) -> None:
         failure = write_at_end(home.root, folder)
         if failure:
             aside(failure)
-    from gradus.tasks.servers.mlflow_login import mlflow_login
+    from gradus.tasks.servers.home_servers import mlflow_login
     from gradus.tasks.tracking.client import tracking_uri
     from gradus.tasks.tracking.reporter import drain  # the tracker is slow to import
 

@@ -79,7 +79,7 @@ def wall_limit_s() -> float:
 
 
 def server_idle_s() -> float:
-    """Idle seconds after which Prefect's server ends: GRADUS_SERVER_IDLE_S, or five minutes; 0 is at once."""
+    """Seconds without a command after which Prefect's server ends: GRADUS_SERVER_IDLE_S, or five minutes."""
     return _number("GRADUS_SERVER_IDLE_S", 300.0)
 
 

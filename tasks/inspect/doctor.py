@@ -166,7 +166,7 @@ def workflow() -> Check:
     if found is None:
         return _check("Prefect", False, "not installed", "call `make setup`")
     if not url:
-        return _check("Prefect", True, f"{found}, a server of its own for each command")
+        return _check("Prefect", True, f"{found}, one server for the commands of a home")
     done = _run([sys.executable, "-P", "-c", _PREFECT_PROBE])
     lines = done.stdout.splitlines()
     if done.returncode != 0 or not lines:

@@ -5,7 +5,7 @@
     close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
 
 The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
-(gradus.tasks.tracking.reporter); the server exits by itself when it is idle (gradus.tasks.servers.found_servers).
+(gradus.tasks.tracking.reporter); its keeper ends the server when it is idle (gradus.tasks.servers.keeper).
 """
 
 import contextlib

@@ -1,72 +1,40 @@
-"""Access to a server on loopback: by its own host names, from its own pages, with a proof of its home.
+"""Access to a server on loopback: by its own host names, from its own pages, with the secret of its home.
 
-    app = guarded(app, key=secret(home), address="http://127.0.0.1:5000", folder=str(home))      # any ASGI application
+    app = guarded(app)      # any ASGI application
 
 Refused before the application sees it: a request under another host name (DNS rebinding) and one from a page of another
-origin, whatever its method, websockets included. `IDENTITY` is open to all: by it a client finds out whether the server
-is the one of its home before it sends the secret. Prefect checks the secret of requests itself; `Login` does it for an
+origin, whatever its method, websockets included. Prefect checks the secret of requests itself; `Login` does it for an
 application that does not.
 """
 
 import base64
 import hmac
 import os
-import time
-from pathlib import Path
-from urllib.parse import parse_qs
 
 from starlette.datastructures import Headers
 from starlette.middleware.trustedhost import TrustedHostMiddleware
-from starlette.responses import JSONResponse, PlainTextResponse
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gradus.tasks.servers.found_servers import IDENTITY, IDLE, LEASE, NONCE_DIGITS, leave_when_idle
-from gradus.tasks.servers.secret import USER, proof
+from gradus.tasks.host.isolation import die_with_parent
+from gradus.tasks.servers.keeper import PID
+from gradus.tasks.servers.secret import USER
 
 HEALTH = "/health"
 _OWN_SITES = ("same-origin", "none")
 
 
 class Door:
-    """ASGI middleware: refuse pages of other origins, answer the question of identity, note the last request."""
+    """ASGI middleware: refuse pages of other origins."""
 
-    def __init__(self, app: ASGIApp, *, key: str, address: str, folder: str) -> None:
-        port = address.rpartition(":")[2]
+    def __init__(self, app: ASGIApp) -> None:
         self._app = app
-        self._key = key
-        self._address = address
-        self._folder = folder
-        self._origins = frozenset({f"http://127.0.0.1:{port}", f"http://localhost:{port}"})
-        self.last_request_s = time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer or pass on one connection."""
-        if scope["type"] in ("http", "websocket"):
-            if self._is_foreign(Headers(scope=scope)):
-                await PlainTextResponse("Foreign origin", status_code=403)(scope, receive, send)
-                return
-            if scope["path"] == IDENTITY:
-                await self._identify(scope)(scope, receive, send)
-                return
-            self.last_request_s = time.monotonic()
-        await self._app(scope, receive, send)
-
-    def _is_foreign(self, headers: Headers) -> bool:
-        """Return whether a page of another origin asks.
-
-        A browser names no origin when a page loads a picture, a script or a frame, and sends the password that it
-        keeps all the same; there it names the site. A link to a page of ours may stand anywhere.
-        """
-        origins = headers.getlist("origin")
-        if origins:
-            return any(origin not in self._origins for origin in origins)
-        return headers.get("sec-fetch-site", "none") not in _OWN_SITES and headers.get("sec-fetch-dest") != "document"
-
-    def _identify(self, scope: Scope) -> PlainTextResponse | JSONResponse:
-        nonce = "".join(parse_qs(scope["query_string"].decode("latin-1")).get("nonce", []))
-        if len(nonce) != NONCE_DIGITS or not set(nonce) <= set("0123456789abcdef"):
-            return PlainTextResponse("No nonce", status_code=400)
-        return JSONResponse({"proof": proof(self._key, nonce, self._address, self._folder)})
+        """Pass on one connection, or refuse it."""
+        refused = scope["type"] in ("http", "websocket") and _is_foreign(scope)
+        app = PlainTextResponse("Foreign origin", status_code=403) if refused else self._app
+        await app(scope, receive, send)
 
 
 class Login:
@@ -95,9 +63,22 @@ def basic(key: str) -> str:
     return f"Basic {base64.b64encode(f'{USER}:{key}'.encode()).decode()}"
 
 
-def guarded(app: ASGIApp, *, key: str, address: str, folder: str) -> ASGIApp:
-    """Guard an application; if the environment names a lease, the server exits when it is idle."""
-    door = Door(app, key=key, address=address, folder=folder)
-    if LEASE in os.environ:
-        leave_when_idle(Path(os.environ[LEASE]), float(os.environ[IDLE]), lambda: door.last_request_s)
-    return TrustedHostMiddleware(door, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
+def guarded(app: ASGIApp) -> ASGIApp:
+    """Guard an application; a server that a keeper started is killed with it."""
+    if PID in os.environ:
+        die_with_parent(int(os.environ[PID]))
+    return TrustedHostMiddleware(Door(app), allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
+
+
+def _is_foreign(scope: Scope) -> bool:
+    """Return whether a page of another origin asks.
+
+    A browser names no origin when a page loads a picture, a script or a frame, and sends the password that it
+    keeps all the same; there it names the site. A link to a page of ours may stand anywhere.
+    """
+    headers = Headers(scope=scope)
+    origins = headers.getlist("origin")
+    if origins:
+        _, port = scope["server"]
+        return not {f"http://127.0.0.1:{port}", f"http://localhost:{port}"}.issuperset(origins)
+    return headers.get("sec-fetch-site", "none") not in _OWN_SITES and headers.get("sec-fetch-dest") != "document"

@@ -1,6 +1,6 @@
 """MLflow's server behind the door of gradus.tasks.servers.door, which asks each request for the secret of the home.
 
-    uvicorn --factory gradus.tasks.servers.mlflow_app:create --port 5000    # `processes` sets the environment
+    uvicorn --factory gradus.tasks.servers.mlflow_app:create --port 5000    # `mlflow_server` sets the environment
 
 Of MLflow's routes it has those of experiments, runs, models, datasets and traces, and the pages. Left out, and not
 imported where MLflow keeps them apart: its assistant, which has a shell; its gateway, webhooks, scorers, jobs and MCP
@@ -24,7 +24,6 @@ from starlette.types import ASGIApp
 
 from gradus.tasks.config.settings import Home
 from gradus.tasks.servers.door import Login, guarded
-from gradus.tasks.servers.found_servers import ADDRESS
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.client import artifacts_uri, tracking_uri
 
@@ -42,9 +41,9 @@ _PROXIED = "mlflow-artifacts:/"
 
 
 def create() -> ASGIApp:
-    """Make the application from the environment: the home, its database, and the address of this server."""
+    """Make the application from the environment: the home and its database."""
     home = Home.from_environment().root
-    key, store = secret(home), tracking_uri(home)
+    store = tracking_uri(home)
     os.environ |= {
         constants.BACKEND_STORE_URI_ENV_VAR: store,
         constants.ARTIFACT_ROOT_ENV_VAR: _PROXIED,
@@ -52,7 +51,7 @@ def create() -> ASGIApp:
         constants.SERVE_ARTIFACTS_ENV_VAR: "true",
     }
     initialize_backend_stores(store, store, _PROXIED)
-    return guarded(Login(application(), key=key), key=key, address=os.environ[ADDRESS], folder=str(home))
+    return guarded(Login(application(), key=secret(home)))
 
 
 def application() -> FastAPI:

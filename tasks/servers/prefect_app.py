@@ -3,12 +3,11 @@
     uvicorn --factory gradus.tasks.servers.prefect_app:create --fd N    # `prefect_server` sets the environment
 
 The secret comes with HTTP's basic authentication, on websockets in the first message. Without it there are the files of
-the user interface, `/api/health` and the question of identity.
+the user interface and `/api/health`.
 """
 
 import asyncio
 import logging
-import os
 from collections.abc import Coroutine
 from typing import Any
 
@@ -47,10 +46,4 @@ async def _updated(update: Coroutine[Any, Any, object]) -> None:
 def create() -> ASGIApp:
     """Make the application from the environment."""
     automations.run_coro_as_sync = update_later  # pyright: ignore[reportPrivateImportUsage]
-    given = os.environ
-    return guarded(
-        create_app(),
-        key=given["PREFECT_SERVER_API_AUTH_STRING"],
-        address=given["PREFECT_API_URL"].removesuffix("/api"),
-        folder=given["PREFECT_HOME"],
-    )
+    return guarded(create_app())

@@ -4,8 +4,6 @@ The file has mode 0600 and is made once. It reaches servers and clients in their
 """
 
 import contextlib
-import hashlib
-import hmac
 import os
 import secrets
 import stat
@@ -33,38 +31,25 @@ def secret(home: Path) -> str:
     return _read(path)
 
 
-def proof(key: str, nonce: str, address: str, folder: str) -> str:
-    """Return the proof of knowing the secret: the answer to a nonce, for one address and one data folder.
-
-    The address keeps a stranger on one port from passing the nonce on to the true server on another.
-    """
-    text = "\0".join(("gradus: this server belongs to the home", nonce, address, folder))
-    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
-
-
 def _read(path: Path) -> str:
-    descriptor = _open(path)
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-            raise StageError(
-                f"other accounts can read or replace {path}", hint="delete it; the next start makes another"
-            )
-        found = file.read().strip()
-    if not found:
-        raise StageError(f"{path} is empty", hint="delete it; the next start makes another")
-    return found
-
-
-def _open(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         raise
     except OSError as error:  # a symbolic link, or no permission
-        raise StageError(
-            f"{path} cannot be read ({error.strerror})", hint="delete it; the next start makes another"
-        ) from None
+        raise _refused(f"{path} cannot be read ({error.strerror})") from None
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise _refused(f"other accounts can read or replace {path}")
+        found = file.read().strip()
+    if not found:
+        raise _refused(f"{path} is empty")
+    return found
+
+
+def _refused(problem: str) -> StageError:
+    return StageError(problem, hint="delete it; the next start makes another")
 
 
 def _make(path: Path) -> None:

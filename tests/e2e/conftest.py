@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.servers.processes import Server, start_prefect
+from gradus.tasks.servers.connection import Connection
+from gradus.tasks.servers.home_servers import connect
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.state import status
 from tests.conftest import Server as Loopback
@@ -200,14 +201,15 @@ def _warm_process() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Server]]:
+def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Connection]]:
     """A home with a Prefect server and the databases, which are slow to create: only the first worker does so."""
     home = tmp_path_factory.mktemp("shared")
     with contextlib.ExitStack() as running:
 
-        def serve() -> Server:
-            server = running.enter_context(start_prefect(home, quiet_port()))
-            server.wait_until_healthy(300)
+        def serve() -> Connection:
+            server = connect(home, pages=True, port=quiet_port(), idle_s=0.0)
+            running.callback(server.close, wait_s=10)
+            server.wait()
             return server
 
         with databases.with_suffix(".lock").open("w") as lock:
@@ -226,13 +228,13 @@ def served_home(databases: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture(scope="session")
-def shared(served_home: tuple[Path, Server]) -> Path:
+def shared(served_home: tuple[Path, Connection]) -> Path:
     """A home whose databases of Prefect and MLflow all programs share."""
     return served_home[0]
 
 
 @pytest.fixture(scope="session")
-def prefect_api(served_home: tuple[Path, Server]) -> str:
+def prefect_api(served_home: tuple[Path, Connection]) -> str:
     """The address of a real Prefect server, whose start would otherwise be most of every short command."""
     return f"{served_home[1].address}/api"
 

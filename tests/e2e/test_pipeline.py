@@ -9,6 +9,7 @@ from typing import Any
 
 import psutil
 
+from tests import servers
 from tests.e2e.conftest import RECIPE, Program
 
 Undisturbed = tuple[Program, dict[str, Any]]
@@ -138,8 +139,8 @@ def test_ctrl_c_ends_everything_and_what_goes_on_after_it_survives_the_death_of_
     assert [run["status"] for run in program.json("runs")["runs"]] == ["killed"]
     process = program.start("train", str(RECIPE), "--json")
     program.wait_for("scores/*/_manifest.json")
-    served = json.loads((program.home / "servers" / "state.json").read_text())
-    os.kill(served["pid"], signal.SIGKILL)
+    (served,) = servers.served(program.home)
+    os.kill(served.server, signal.SIGKILL)
     assert process.wait(timeout=600) == 0, program.told()
     assert json.loads((program.home / "stdout").read_text())["policy"] == result["policy"]
     wanted = calm.manifests()

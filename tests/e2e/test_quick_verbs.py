@@ -11,6 +11,7 @@ import pytest
 from gradus.tasks.host.home_folder import SECRETIVE
 from tests.e2e.conftest import Program
 from tests.patience import until
+from tests.servers import servers
 
 REFERENCE = "problems/" + "0" * 32
 WRONG = [
@@ -42,38 +43,25 @@ def test_a_wrong_command_begins_nothing(
     assert not [path for name in ("logs", "servers") for path in (program.home / name).rglob("*")]
 
 
-def serving(program: Program) -> list[int]:
-    """The processes that serve this home."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            leased = process.environ().get("GRADUS_SERVER_LEASE", "").startswith(str(program.home))
-            if leased and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process.pid)
-        except psutil.Error:
-            continue
-    return found
-
-
 def test_the_server_of_a_command_serves_the_next_and_leaves_by_itself(new_program: Callable[..., Program]) -> None:
     program = new_program(alone=True, reports=True)
     command = ("ingest", "train.jsonl", "--set", "limit=3", "--json")
     code, _, err = program.run(*command, GRADUS_SERVER_IDLE_S="10")
     assert code == 0
     assert re.fullmatch(r"ingest    3 rows \(\d+\.\d s\)\n", err)
-    (server,) = serving(program)
+    (server,) = servers(program.home)
     assert psutil.Process(server).terminal() is None
     assert {c.laddr.ip for c in psutil.Process(server).net_connections() if c.status == "LISTEN"} == {"127.0.0.1"}
     process = program.start(*command, GRADUS_SERVER_IDLE_S="10")
     until(lambda: process.poll() is not None or len(program.started()) == 2)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    assert serving(program) == [server]
+    assert servers(program.home) == [server]
     first, killed = program.started()
-    until(lambda: not serving(program))
+    until(lambda: not servers(program.home))
     code, _, err = program.run(*command)
     assert code == 0
     assert re.fullmatch(r"ingest    3 rows \(.*\)\n", err)
     assert program.prefect_state(first) == "COMPLETED"
     assert program.prefect_state(killed) == "CRASHED"
-    until(lambda: not serving(program))
+    until(lambda: not servers(program.home))

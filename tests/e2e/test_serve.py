@@ -16,11 +16,11 @@ import psutil
 import pytest
 
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.servers.found_servers import read_state
 from gradus.tasks.servers.secret import secret
 from tests import patience
 from tests.e2e.conftest import RECIPE, Program
 from tests.hostile import make_settings
+from tests.servers import served as served_by
 
 SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 for _ in rows]\n"
 GONE_S = 20
@@ -184,7 +184,7 @@ def test_serve_alone_starts_a_server_that_fires_schedules(new_program: Callable[
     (program.home / "prefect.toml").write_text("[")  # at which Prefect ends: `serve`, or the process of a run
     process = program.start("serve", PREFECT_RUNNER_POLL_FREQUENCY="1")
     try:
-        found = until(lambda: read_state(program.home), "server")
+        (found,) = until(lambda: served_by(program.home), "server")
         server = Served(program, f"{found.address}/api", secret(program.home))
         with server.api:
 

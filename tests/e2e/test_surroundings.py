@@ -1,8 +1,6 @@
 """A verb in bad surroundings: a proxy, hostile files in the current folder and the home, a dying server, SIGTERM."""
 
-import contextlib
 import json
-import os
 import signal
 import threading
 import time
@@ -11,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradus.tasks.host.interrupt import SENTENCES
-from gradus.tasks.servers.found_servers import read_state
+from tests import servers
 from tests.e2e.conftest import Program
 from tests.hostile import make_hostile, make_settings
 from tests.proxy import Proxy
@@ -21,10 +19,9 @@ SLOW = "import time\n\n\ndef slow(rows):\n    time.sleep(600)\n    return [0.0 f
 
 def kill_the_first_server(home: Path) -> None:
     """Kill the Prefect server that a command starts, before it can answer."""
-    while (found := read_state(home)) is None:
+    while not (found := servers.servers(home)):
         time.sleep(0.01)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(found.pid, signal.SIGKILL)
+    servers.kill(found[0])
 
 
 def test_a_verb_minds_neither_proxy_nor_warnings_nor_files_that_lie_about_nor_a_dead_server(

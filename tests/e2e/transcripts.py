@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradus.tasks.servers.processes import start_prefect
+from gradus.tasks.servers.home_servers import connect
 from gradus.tasks.servers.secret import secret
 from tests.e2e.conftest import ROOT, Program, WarmProgram
 from tests.patience import quiet_port
@@ -225,13 +225,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         shared = Path(name)
         assert Program(shared).run("setup")[0] == 0
-        server = start_prefect(shared, quiet_port())
+        server = connect(shared, pages=True, port=quiet_port(), idle_s=0.0)
         try:
-            server.wait_until_healthy(300)
+            server.wait()
             for path in chosen:
                 _write(path, shared, f"{server.address}/api")
         finally:
-            server.close()
+            server.close(wait_s=10)
 
 
 if __name__ == "__main__":

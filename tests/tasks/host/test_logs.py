@@ -8,7 +8,8 @@ from gradus.data.errors import StageError
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, log_name, open_log, reward_log
 from gradus.tasks.runtime.supervise import Limits, Worker
-from gradus.tasks.servers.processes import _start
+from gradus.tasks.servers.keeper import MAX_FAILURES
+from tests.servers import a_server
 
 ROOT = Path(__file__).parents[3]
 
@@ -37,19 +38,19 @@ def test_last_words_are_those_behind_a_byte(tmp_path: Path) -> None:
 
 
 def test_a_server_keeps_the_log_of_the_one_before_and_is_not_blamed_for_its_words(tmp_path: Path) -> None:
-    log = tmp_path / "logs" / "nothing-server.log"
+    log = tmp_path / "logs" / "mlflow-server.log"
     log.parent.mkdir()
     log.write_text("the words of another\n")
     for _ in range(2):
-        server = _start("Nothing", ["no_such_module_of_anybody"], {}, "http://127.0.0.1:9", "/", tmp_path)
+        server = a_server(tmp_path, "no_such_module_of_anybody:create")
         try:
             with pytest.raises(StageError, match="no_such_module_of_anybody"):
-                server.wait_until_healthy(60)
+                server.wait()
         finally:
             server.close()
     said = log.read_text().splitlines()
     assert said[0] == "the words of another"
-    assert len(said) == 3
+    assert len(said) == 1 + 2 * MAX_FAILURES
 
 
 def test_a_worker_knows_the_folder_of_its_runs_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

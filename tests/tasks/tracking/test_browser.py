@@ -1,5 +1,6 @@
 """What a browser sees of a training in MLflow: rows and charts at the printed address, and no picture of a policy's."""
 
+import contextlib
 import http.server
 import threading
 from collections.abc import Callable, Iterator
@@ -9,8 +10,7 @@ from typing import Any
 import mlflow
 import pytest
 
-from gradus.tasks.servers.mlflow_login import mlflow_login
-from gradus.tasks.servers.processes import start_mlflow
+from gradus.tasks.servers.home_servers import mlflow_login, start_mlflow
 from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.view import address
@@ -63,8 +63,8 @@ def test_a_browser_sees_trainings_charts_and_notes_and_loads_no_picture_of_a_pol
     run.drain()
     client = mlflow.MlflowClient(tracking_uri(run.home))
     ids = dict(run.ask("select name, run_uuid from runs where run_uuid in mine"))
-    with start_mlflow(run.home, quiet_port()) as server:
-        server.wait_until_healthy(300)
+    with contextlib.closing(start_mlflow(run.home, quiet_port())) as server:
+        server.wait()
         opened = address(server.address, mlflow_login(run.home, server.address))
         runs, _, query = opened.partition("?")
         experiment = runs.removesuffix("/runs")

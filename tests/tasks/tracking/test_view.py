@@ -10,7 +10,6 @@ import mlflow
 import pytest
 
 from gradus.tasks.preflight import access
-from gradus.tasks.servers.processes import free_port
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.view import (
     ONLY_TRAININGS,
@@ -21,6 +20,7 @@ from gradus.tasks.tracking.view import (
     is_current,
     saved_view,
 )
+from tests.patience import quiet_port
 
 Run = Any
 NewRun = Callable[[str], Run]
@@ -83,7 +83,7 @@ def test_a_view_that_a_person_changed_is_left_alone() -> None:
 
 
 def test_the_address_has_no_credentials_and_needs_no_answer() -> None:
-    nobody = f"http://ann:secret-1@127.0.0.1:{free_port(0)}/base/"
+    nobody = f"http://ann:secret-1@127.0.0.1:{quiet_port()}/base/"
     opened = re.sub(r":[0-9]+/", ":1/", address(nobody, {}))
     assert opened == f"http://127.0.0.1:1/base/#/experiments?{QUERY}"
     assert experiment_address("https://host", "7") == f"https://host/#/experiments/7/runs?{QUERY}"
@@ -106,4 +106,4 @@ def test_an_experiment_of_an_earlier_version_is_given_the_view(monkeypatch: pyte
 
 
 def test_a_server_that_answers_nonsense_answers_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert access.call_mlflow(f"http://127.0.0.1:{free_port(0)}", "experiments/search", {}) is None
+    assert access.call_mlflow(f"http://127.0.0.1:{quiet_port()}", "experiments/search", {}) is None

@@ -14,11 +14,13 @@ import psutil
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.tasks.servers.connection import bound
 from gradus.tasks.servers.door import basic
-from gradus.tasks.servers.processes import _start, free_port, server_environment, start_servers
+from gradus.tasks.servers.home_servers import server_environment, start_servers
 from gradus.tasks.servers.secret import secret
 from tests.hostile import make_hostile
 from tests.patience import quiet_port, runs, until
+from tests.servers import a_server, served
 
 ROOT = Path(__file__).parents[3]
 
@@ -42,75 +44,79 @@ def test_both_servers_start_answer_and_end(mlflow_home: Path, monkeypatch: pytes
         assert _get(servers.mlflow_url, experiments, Host="evil.example")[0] == 400
         for url in (servers.prefect_url, servers.mlflow_url):
             assert _listening_addresses(url) == {"127.0.0.1"}
-        family = [child for server in servers.running for child in psutil.Process(server.guard.pid).children(True)]
-        assert family
-    assert not [child for child in family if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        family = [*served(mlflow_home, "Prefect"), *served(mlflow_home, "MLflow")]
+        assert [bool(each.server) for each in family] == [True, True]
+    assert not [each for each in family if runs(each.server)]
+    until(lambda: not [each for each in family if runs(each.keeper)], 5)
     assert (mlflow_home / "prefect" / "prefect.db").exists()
 
 
 def test_a_server_elsewhere_is_used_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://tracker.example:5000")
-    monkeypatch.setattr(
-        "gradus.tasks.servers.processes.start_prefect", lambda home, port: _Ready(f"http://127.0.0.1:{port}")
-    )
+    monkeypatch.setattr("gradus.tasks.servers.home_servers.PREFECT_APP", "guarded_app:create")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     with start_servers(tmp_path, quiet_port(), 1) as servers:
         assert servers.mlflow_url == "http://tracker.example:5000"
-        assert len(servers.running) == 1
-
-
-class _Ready:
-    def __init__(self, url: str) -> None:
-        self.address = url
-
-    def wait_until_healthy(self, limit_s: float) -> None:
-        assert limit_s > 0
-
-    def close(self) -> None:
-        self.address = ""
+        assert (len(served(tmp_path)), served(tmp_path, "MLflow")) == (1, [])
 
 
 def test_a_server_that_ends_at_once_is_told_with_its_last_words(tmp_path: Path) -> None:
-    server = _start("MLflow", ["no_such_module"], {}, "http://127.0.0.1:1", "", tmp_path)
-    with pytest.raises(StageError, match=r"MLflow server did not start: .*no_such_module; see .*mlflow-server\.log"):
-        server.wait_until_healthy(300)
+    server = a_server(tmp_path, "no_such_module:create")
+    with pytest.raises(StageError, match=r"MLflow server did not start: .*no_such_module.*; see .*mlflow-server\.log"):
+        server.wait()
     server.close()
 
 
 def test_a_taken_port_is_replaced_by_the_next_free_one() -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
+    with socket.create_server(("127.0.0.1", quiet_port())) as taken:
         number = taken.getsockname()[1]
-        found = free_port(number)
-    assert found != number
-    assert free_port(number) == number
+        with bound(range(number, number + 2)) as found:
+            assert found.getsockname()[1] != number
+    with bound([number]) as found:
+        assert found.getsockname()[1] == number
 
 
-def test_the_guard_ends_the_server_and_its_children_when_its_parent_is_killed(tmp_path: Path) -> None:
-    pids = tmp_path / "pids"
-    server = (
-        "import os, subprocess, time; child = subprocess.Popen(['sleep', '60']); "
-        f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{child.pid}}'); time.sleep(60)"
-    )
-    parent = (
-        "import subprocess, sys, time; "
-        f"subprocess.Popen([sys.executable, '-m', 'gradus.tasks.servers.processes', sys.executable, '-c', {server!r}], "
-        "stdin=subprocess.PIPE, start_new_session=True); time.sleep(60)"
-    )
-    process = subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT)
-    try:
-        until(lambda: pids.exists() and len(pids.read_text().split()) == 2)
-    finally:
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait()
-    for pid in map(int, pids.read_text().split()):
+APP = """
+import subprocess
+
+from starlette.applications import Starlette
+
+child = subprocess.Popen(["sleep", "60"])
+
+
+def create():
+    return Starlette()
+"""
+PARENT = """
+import sys, time
+from pathlib import Path
+from tests.servers import a_server
+a_server(Path(sys.argv[1]), "with_child:create", PYTHONPATH=sys.argv[1]).wait()
+print("up", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_keeper_ends_the_server_and_its_children_when_its_parent_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "with_child.py").write_text(APP)
+    command = [sys.executable, "-c", PARENT, str(tmp_path)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"up\n"
+            ((_, keeper, server),) = served(tmp_path, "MLflow")
+            pids = [keeper, server, *(child.pid for child in psutil.Process(server).children())]
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+    assert len(pids) == 3
+    for pid in pids:
         until(lambda pid=pid: not runs(pid))
 
 
 def test_models_are_never_unpickled_and_no_server_of_ours_disables_its_guards() -> None:
     assert server_environment()["MLFLOW_ALLOW_PICKLE_DESERIALIZATION"] == "false"
     assert server_environment()["MLFLOW_SERVER_ENABLE_JOB_EXECUTION"] == "false"
-    assert "disable-security-middleware" not in (ROOT / "tasks" / "servers" / "processes.py").read_text()
+    assert "disable-security-middleware" not in (ROOT / "tasks" / "servers" / "home_servers.py").read_text()
 
 
 def _get(url: str, path: str, **headers: str) -> tuple[int, str]:
