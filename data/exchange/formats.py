@@ -19,14 +19,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gradus.data.exchange.row import OURS, READERS, Exchanged, number_of, ours_of, turns_of, whole_of
+from gradus.data.exchange.row import NEEDED, OURS, READERS, Exchanged, number_of, ours_of, turns_of, whole_of
 from gradus.data.records import Row
 from gradus.data.sources.formats import UnusableRowError
 
 
 @dataclass(frozen=True)
 class Format:
-    """The format of one system's rollouts; `write` is None if it is only read, `fields` is empty if only written.
+    """The format of one system's rollouts: a table of fields, read one way and written the other.
 
     `lost` are sentences on what a file of it does not hold.
     """
@@ -41,12 +41,17 @@ class Format:
     """The field of an object that holds our own fields; empty for the row itself, None for none."""
     known: tuple[str, ...] = ()
     """Numbers that are not part of the reward."""
+    summed: bool = False
+    """True if the parts of the reward add up to that of a row without one."""
     more: Callable[[Row], Mapping[str, Any]] | None = None
     """Returns further fields of ours, read from those in `also`."""
     also: tuple[str, ...] = ()
-    write: Callable[[Exchanged], dict[str, object]] | None = None
     file: str = ""
-    """Name of the file for the rollouts of a round."""
+    """Name of the file for the rollouts of a round; empty if the format is only read."""
+    further: Callable[[Exchanged], Mapping[str, object]] | None = None
+    """Returns further fields of theirs, to be written."""
+    omitted: tuple[str, ...] = ()
+    """Fields of ours that are left out of a row that has none."""
     step_in_name: bool = False
     """The step is in the name of a file alone, and groups are numbered within one."""
     strict: bool = False
@@ -61,20 +66,42 @@ class Format:
         own = OURS if self.ours == "" else (self.ours,)
         return tuple(dict.fromkeys(filter(None, (*named, *self.also, self.components, *own))))
 
+    def read(self, row: Row) -> Exchanged:
+        """Return a row of a file as a rollout; raise UnusableRowError if it is none."""
+        more = self.more(row) if self.more else {}
+        found: dict[str, Any] = {"prompt": "", "completion": None if self.strict else ""}
+        for path, ours in self.fields.items():
+            value = _at(row, path)
+            if value is None and ours in NEEDED and ours not in more and not self.strict:
+                raise UnusableRowError(f"no {path}")
+            if value is not None and ours not in more:
+                found[ours] = READERS[ours](value, path)
+        if self.components == "":
+            parts = {key: value for key, value in row.items() if key not in (*self.columns, *self.known)}
+        else:
+            parts = _object(row.get(self.components)) if self.components else {}
+        numbers = {str(key): number for key, value in parts.items() if (number := number_of(value)) is not None}
+        if self.summed and numbers and found.get("reward") is None:
+            found["reward"] = sum(numbers.values())
+        own = {} if self.ours is None else ours_of(_object(row.get(self.ours)) if self.ours else row)
+        found |= {**more, **own, "components": numbers}
+        return Exchanged(**found)
 
-def read(found: Format, row: Row) -> Exchanged:
-    """Return a row of a file as a rollout; raise UnusableRowError if it is none."""
-    more = found.more(row) if found.more else {}
-    fields = {ours: READERS[ours](_at(row, path), path) for path, ours in found.fields.items() if ours not in more}
-    if found.components == "":
-        parts = {key: value for key, value in row.items() if key not in (*found.columns, *found.known)}
-    else:
-        parts = _object(row.get(found.components)) if found.components else {}
-    numbers = {str(key): number for key, value in parts.items() if (number := number_of(value)) is not None}
-    own = ours_of(row if found.ours == "" else _object(row.get(found.ours))) if found.ours is not None else {}
-    own = {name: value for name, value in own.items() if name not in more} if found.strict else own
-    whole: dict[str, Any] = {"prompt": "", "completion": "", **fields, **more, **own, "components": numbers}
-    return Exchanged(**whole)
+    def write(self, row: Exchanged) -> dict[str, object]:
+        """Return a rollout as a row of a file; the columns of a Parquet file are the same whatever its rows hold."""
+        found: dict[str, Any] = {}
+        for path, ours in self.fields.items():
+            value = getattr(row, ours)
+            if value is not None or ours not in self.omitted:
+                name, _, key = path.partition(".")
+                value = float(value) if isinstance(value, bool) else value
+                found |= {name: {**found.get(name, {}), key: value}} if key else {name: value}
+        found |= self.further(row) if self.further else {}
+        parts = row.components if self.suffix == ".jsonl" else {}
+        for name, held in ((self.components, parts), (self.ours, {name: getattr(row, name) for name in OURS})):
+            if name is not None:
+                found |= {name: dict(held)} if name else held
+        return found
 
 
 def _at(row: Row, path: str) -> object:
@@ -89,27 +116,6 @@ def _object(value: object) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, Mapping) else {}
-
-
-def _verl(row: Exchanged) -> dict[str, object]:
-    """Return a line of the dump; a rollout without a reward has no score, as verl has none for it."""
-    verdict = {} if row.correct is None else {"acc": float(row.correct)}
-    fields = {"input": row.prompt, "output": row.completion, "gts": row.answer, "score": row.reward, "step": row.round}
-    return {**fields, **verdict, **row.components, **row.ours()}
-
-
-def _trl(row: Exchanged) -> dict[str, object]:
-    """Return a row of the table; the column `reward` is the whole reward."""
-    texts = {"step": row.round, "prompt": row.prompt, "completion": row.completion}
-    return {**texts, "reward": math.nan if row.reward is None else row.reward, "advantage": math.nan, **row.ours()}
-
-
-def _sum_of_rewards(row: Row) -> Mapping[str, Any]:
-    known = (*FORMATS["trl"].columns, *FORMATS["trl"].known)
-    numbers = [number_of(value) for key, value in row.items() if key not in known]
-    rewards = [number for number in numbers if number is not None]
-    without = READERS["reward"](row.get("reward"), "reward") is None
-    return {"reward": sum(rewards)} if without and rewards else {}
 
 
 _CUT = "response_truncated"
@@ -130,37 +136,30 @@ def _experience(row: Row) -> Mapping[str, Any]:
     }
 
 
-def _trinity(row: Exchanged) -> dict[str, object]:
-    """Return an experience of one turn; lengths in tokens are those of the rollout, 0 if it has none."""
-    cut = {"truncate_status": _CUT} if row.finish_reason == "length" else {}
-    scored = {} if row.reward is None else {"reward": row.reward}
+def _as_experience(row: Exchanged) -> Mapping[str, object]:
+    """An experience has one turn; its lengths in tokens are those of the rollout, 0 if it has none."""
     return {
         "eid": {"batch": row.round, "task": row.group_id, "run": row.sample or 0, "step": 0, "suffix": row.rollout_id},
         "type": "single_turn",
         "prompt_length": len(row.prompt_tokens or ()),
         "response_length": len(row.completion_tokens or ()),
-        "info": row.ours(),
-        "metrics": dict(row.components),
-        "prompt_text": row.prompt,
-        "response_text": row.completion,
-        **scored,
-        **cut,
+        **({"truncate_status": _CUT} if row.finish_reason == "length" else {}),
     }
 
 
-def _conversation(row: Exchanged) -> dict[str, object]:
+def _as_conversation(row: Exchanged) -> Mapping[str, object]:
     turns = [{"role": "user", "content": row.prompt}, {"role": "assistant", "content": row.completion}]
     return {"messages": turns}
 
 
 def _record(row: Row) -> Mapping[str, Any]:
     """Group and log-probs of a record of open-instruct's, as many as it has tokens."""
-    logprobs, completion = row.get("logprobs"), READERS["completion_tokens"](row.get("response_tokens"), "")
+    logprobs, completion = row.get("logprobs"), row.get("response_tokens")
     numbers = [number_of(value) for value in logprobs] if isinstance(logprobs, list) else []
     known = [value for value in numbers if value is not None]
     return {
         "group_id": f"{whole_of(row.get('step'), 'step')}/{whole_of(row.get('prompt_idx'), 'prompt_idx')}",
-        "logprobs": known if len(known) == len(completion) else None,
+        "logprobs": known if isinstance(completion, list) and len(known) == len(completion) else None,
     }
 
 
@@ -181,34 +180,22 @@ def _trajectory(row: Row) -> Mapping[str, Any]:
 
 
 def _own(row: Row) -> Mapping[str, Any]:
-    """Return the fields of a user's own row; raise UnusableRowError without a problem, or without a finite reward."""
+    """Problem, reward and verdict of a user's own row; raise UnusableRowError without a problem or a finite reward."""
     number, reward, correct = row.get("problem_id"), row.get("reward"), row.get("correct")
     if isinstance(number, bool) or not isinstance(number, str | int | None):
         raise UnusableRowError("problem_id is neither a text nor a whole number")
-    named = "" if number is None else str(number)
-    if not named and row.get("question") is None:
+    if number in (None, "") and row.get("question") is None:
         raise UnusableRowError("no problem_id and no question")
     if reward is None and correct is None:
         raise UnusableRowError("no reward and no correct")
-    value = float(reward) if isinstance(reward, bool) else number_of(reward)
-    if value is None and reward is not None:
-        raise UnusableRowError(f"reward is {reward if isinstance(reward, float) else 'not a number'}")
     if correct is not None and (not isinstance(correct, bool | int | float) or correct not in (0, 1)):
         raise UnusableRowError("correct is neither true nor false")
+    given = correct if reward is None else reward
+    value = float(given) if isinstance(given, bool) else number_of(given)
+    if value is None:
+        raise UnusableRowError(f"reward is {reward if isinstance(reward, float) else 'not a number'}")
     verdict = None if correct is None else bool(correct)
-    return {
-        "problem_id": named,
-        "prompt": "" if row.get("question") is None else READERS["prompt"](row["question"], "question"),
-        "completion": None if row.get("completion") is None else READERS["completion"](row["completion"], "completion"),
-        "reward": float(bool(verdict)) if value is None else value,
-        "correct": verdict,
-        "sample": None if row.get("sample") is None else whole_of(row["sample"], "sample"),
-        "completion_tokens": _tokens_or_none(row.get("completion_tokens")),
-    }
-
-
-def _tokens_or_none(value: object) -> list[int] | None:
-    return None if value is None else READERS["completion_tokens"](value, "completion_tokens")
+    return {"problem_id": "" if number is None else str(number), "reward": value, "correct": verdict}
 
 
 NO_TOKENS = "no tokens and no log-probs: the rows can be scored, curated and browsed, not updated from"
@@ -221,7 +208,7 @@ FORMATS: Mapping[str, Format] = {
             "acc": "correct",
         },
         known=("uid", "request_id"),
-        write=_verl,
+        omitted=("correct",),
         file="{}.jsonl",
     ),
     "trl": Format(
@@ -229,8 +216,8 @@ FORMATS: Mapping[str, Format] = {
         (NO_TOKENS, "no gold answers", "no advantages"),
         {"step": "round", "prompt": "prompt", "completion": "completion", "reward": "reward"},
         known=("advantage",),
-        more=_sum_of_rewards,
-        write=_trl,
+        summed=True,
+        further=lambda row: {"reward": math.nan if row.reward is None else row.reward, "advantage": math.nan},
         file="completions_{:05d}.parquet",
     ),
     "trinity": Format(
@@ -241,10 +228,19 @@ FORMATS: Mapping[str, Format] = {
         ours="info",
         also=("type", "messages", "truncate_status"),
         more=_experience,
-        write=_trinity,
+        omitted=("reward",),
+        further=_as_experience,
         file="experiences.jsonl",
     ),
-    "openai": Format(".jsonl", (NO_TOKENS, "no rewards, no ids"), {}, write=_conversation, file="chat.jsonl"),
+    "openai": Format(
+        ".jsonl",
+        (NO_TOKENS, "no rewards, no ids"),
+        {},
+        components=None,
+        ours=None,
+        file="chat.jsonl",
+        further=_as_conversation,
+    ),
     "open-instruct": Format(
         ".jsonl",
         ("the policy is not named, so no update takes the rows",),

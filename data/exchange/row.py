@@ -40,23 +40,22 @@ class Exchanged:
     completion_tokens: Sequence[int] | None = None
     logprobs: Sequence[float] | None = None
 
-    def ours(self) -> dict[str, object]:
-        """Return the fields that are written under our own names."""
-        return {name: getattr(self, name) for name in OURS}
-
 
 def ours_of(row: Row) -> dict[str, Any]:
     """Return our own fields as a row has them; those of another type are left out."""
-    numbers = {name: row.get(name) for name in ("sample", "hint_level")}
-    texts = {name: row.get(name) for name in OURS if name not in numbers}
-    found = {name: value for name, value in numbers.items() if type(value) is int and 0 <= value < MAX_INT}
-    return {**found, **{name: value for name, value in texts.items() if isinstance(value, str)}}
+    found = {name: row.get(name) for name in OURS}
+    numbers = ("sample", "hint_level")
+    return {
+        name: value
+        for name, value in found.items()
+        if (type(value) is int and 0 <= value < MAX_INT if name in numbers else isinstance(value, str))
+    }
 
 
 def text_of(value: object, name: str) -> str:
     """Return a text; UnusableRowError for anything else."""
     if not isinstance(value, str):
-        raise UnusableRowError(f"no {name}" if value is None else f"{name} is not a text")
+        raise UnusableRowError(f"{name} is not a text")
     return value
 
 
@@ -72,9 +71,9 @@ def prompt_of(value: object, name: str) -> str:
 
 
 def reward_of(value: object, name: str) -> float | None:
-    """Return a reward; None for none or NaN; UnusableRowError for anything else."""
+    """Return a reward; None for NaN; UnusableRowError for anything else."""
     number = number_of(value)
-    if number is None and value is not None and not (isinstance(value, float) and math.isnan(value)):
+    if number is None and not (isinstance(value, float) and math.isnan(value)):
         raise UnusableRowError(f"{name} is not a finite number")
     return number
 
@@ -94,7 +93,7 @@ def whole_of(value: object, name: str) -> int:
     return int(number)
 
 
-def answer_of(value: object, name: str = "") -> str | None:
+def answer_of(value: object, name: str) -> str | None:
     """Return a gold answer as a text: a list of one as that one, other lists and objects as JSON; None if empty.
 
     UnusableRowError for a number that is not finite.
@@ -111,22 +110,8 @@ def answer_of(value: object, name: str = "") -> str | None:
 def tokens_of(value: object, name: str) -> list[int]:
     """Return token ids; UnusableRowError for anything else."""
     if not isinstance(value, list) or not all(type(each) is int and 0 <= each < MAX_INT for each in value):
-        raise UnusableRowError(f"no {name}" if value is None else f"{name} is not a list of token ids")
+        raise UnusableRowError(f"{name} is not a list of token ids")
     return value
-
-
-READERS: Mapping[str, Callable[[object, str], Any]] = {
-    "prompt": prompt_of,
-    "completion": lambda value, name: turns_of(value)[1] if isinstance(value, list) else text_of(value, name),
-    "round": whole_of,
-    "answer": answer_of,
-    "reward": reward_of,
-    "correct": lambda value, _: bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None,
-    "prompt_tokens": tokens_of,
-    "completion_tokens": tokens_of,
-    "finish_reason": lambda value, _: value if isinstance(value, str) else None,
-}
-"""Readers of our fields, each of a value of any type and the name of its field."""
 
 
 def turns_of(messages: object) -> tuple[str, str]:
@@ -144,3 +129,20 @@ def turns_of(messages: object) -> tuple[str, str]:
     if not all(isinstance(text, str | None) for text in texts):
         raise UnusableRowError("a turn has content other than text")
     return "\n".join(text for text in texts if text), last["content"]
+
+
+READERS: Mapping[str, Callable[[object, str], Any]] = {
+    "prompt": prompt_of,
+    "completion": lambda value, name: turns_of(value)[1] if isinstance(value, list) else text_of(value, name),
+    "round": whole_of,
+    "sample": whole_of,
+    "answer": answer_of,
+    "reward": reward_of,
+    "correct": lambda value, _: bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None,
+    "prompt_tokens": tokens_of,
+    "completion_tokens": tokens_of,
+    "finish_reason": lambda value, _: value if isinstance(value, str) else None,
+}
+"""Readers of our fields, each of a value that is there, of any type, and the name of its field."""
+NEEDED = ("prompt", "completion", "prompt_tokens", "completion_tokens")
+"""Fields without which a row of another system is no rollout, if its format has them."""

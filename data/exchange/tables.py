@@ -5,10 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.arrays import one_array, pc, positions, take_or_null
 from gradus.data.errors import BadInputError
 from gradus.data.exchange.row import Exchanged
 from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
@@ -60,16 +59,16 @@ def with_lengths(difficulty: pa.Table, rollouts: pa.Table) -> pa.Table:
 
     The columns are `mean_tokens` and `mean_characters`, null for a problem without token ids or texts.
     """
-    number, ids = codes(rollouts.column("problem_id"))
-    at = positions(difficulty.column("problem_id"), ids)
-    for name, lengths in (
-        ("mean_tokens", pc.list_value_length(one_array(rollouts.column("completion_tokens")))),
-        ("mean_characters", pc.utf8_length(one_array(rollouts.column("completion")))),
-    ):
-        there = ~nulls(lengths)
-        num, total = (np.bincount(number[there], each, len(ids)) for each in (None, ints(lengths)[there]))
-        means = pa.array(np.divide(total, num, out=np.full(len(ids), np.nan), where=num > 0), from_pandas=True)
-        difficulty = difficulty.append_column(name, take_or_null(means, at))
+    lengths = {
+        "problem_id": rollouts.column("problem_id"),
+        "mean_tokens": pc.list_value_length(one_array(rollouts.column("completion_tokens"))),
+        "mean_characters": pc.utf8_length(one_array(rollouts.column("completion"))),
+    }
+    _, *names = lengths
+    means = pa.table(lengths).group_by("problem_id").aggregate([(name, "mean") for name in names])
+    at = positions(difficulty.column("problem_id"), means.column("problem_id"))
+    for name in names:
+        difficulty = difficulty.append_column(name, take_or_null(means.column(f"{name}_mean"), at))
     return difficulty
 
 

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError
@@ -37,15 +38,19 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
             each.make()
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
-    rows = store.read(ref)
+    write_rows(store.read(ref), out)
+    return out
+
+
+def write_rows(rows: pa.Table, out: Path) -> None:
+    """Write a table to a .parquet file, or to one of JSON lines."""
     with replacing(out) as temporary:
         if out.suffix == ".parquet":
             pq.write_table(rows, temporary, compression="zstd")
-        else:
-            with temporary.open("w", encoding="utf-8") as file:
-                for batch in rows.to_batches(max_chunksize=1024):
-                    file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
-    return out
+            return
+        with temporary.open("w", encoding="utf-8") as file:
+            for batch in rows.to_batches(max_chunksize=1024):
+                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
 
 
 @dataclass(frozen=True)

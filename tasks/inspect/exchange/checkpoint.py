@@ -6,7 +6,7 @@ merged into its base as a whole policy.
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -28,7 +28,7 @@ from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZE
 from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.runs.history import Attempt, attempts, run_folders
+from gradus.tasks.runs.history import attempts, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runtime.attempt import read_report
 
@@ -58,7 +58,7 @@ class Prompting:
         if recipe is None:
             return cls(policy, PromptStyle(), {})
         rollout = recipe.get("rollout", {})
-        suite = next(iter(recipe.get("evaluate", {}).get("suites", ())), {})
+        suite = next(iter(_suites(recipe)), {})
         prompt, stop = (rollout.get(key) if suite.get(key) is None else suite[key] for key in ("prompt", "stop"))
         style = PromptConfig.model_validate(prompt or {}).style
         return cls(policy, style, _sampling(suite.get("sample", {}), rollout, stop or []))
@@ -133,45 +133,38 @@ def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None
     return found[0] if found and len(found[0]["completion"]) <= MAX_CHARS else None
 
 
+def _suites(recipe: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return recipe.get("evaluate", {}).get("suites", ())
+
+
 def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) -> Mapping[str, Any] | None:
     """Return run, round and recipe of the newest training that made a checkpoint; None if no run of this home did.
 
-    `evaluations` are those of the checkpoint by suite; `main` is the artifact of the first suite's.
+    `evaluations` are those of the checkpoint by suite, in whichever round: a skipped update evaluates it again. `main`
+    is the artifact of the first suite's.
     """
     for folder in run_folders(runs):
         rows = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
-        made = [row for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
-        settings = read_settings(folder, on_damage)
-        if made and "recipe" in settings:
-            recipe: Mapping[str, Any] = settings["recipe"]
-            found = dict(_evaluations(store, rows, ref, on_damage))
-            first = next((suite["name"] for suite in recipe.get("evaluate", {}).get("suites", ())), "")
-            return {
-                "run": folder.name,
-                "round": made[-1]["round"],
-                "recipe": recipe,
-                "evaluations": {suite: figures for suite, (figures, _) in found.items()},
-                "main": found.get(first, (None, None))[1],
-            }
-    return None
-
-
-def _evaluations(
-    store: Store, rows: Sequence[Attempt], ref: Ref, on_damage: OnDamage
-) -> Iterator[tuple[str, tuple[Mapping[str, Any], Ref]]]:
-    """Yield each evaluation of a checkpoint by suite, in whichever round: a skipped update evaluates it again."""
-    for output in (Ref.parse(row["output"]) for row in rows if row["stage"] == "evaluate"):
-        if _policy_of(store, output) == str(ref):
+        made = [row["round"] for row in rows if row["output"] == str(ref) and row["stage"] == "update"]
+        recipe = read_settings(folder, on_damage).get("recipe") if made else None
+        if recipe is None:
+            continue
+        outputs = [Ref.parse(row["output"]) for row in rows if row["stage"] == "evaluate"]
+        figures, artifacts = dict[str, Mapping[str, Any]](), dict[str, Ref]()
+        for output in (each for each in outputs if _policy_of(store, each) == str(ref)):
             try:
                 summary: dict[str, Any] = {**read_report(store, output).get("summary", {})}
             except CorruptArtifactError as damage:
                 on_damage(damage)
                 continue
-            yield summary["suite"], (summary, output)
+            figures[summary["suite"]], artifacts[summary["suite"]] = summary, output
+        main = artifacts.get(next((suite["name"] for suite in _suites(recipe)), ""))
+        return {"run": folder.name, "round": made[-1], "recipe": recipe, "evaluations": figures, "main": main}
+    return None
 
 
 def _policy_of(store: Store, evaluation: Ref) -> str:
-    """The policy that an evaluation is of; empty if its rollouts are gone, or somebody else's."""
+    """Return the policy that an evaluation is of; empty if its rollouts are gone, or somebody else's."""
     manifest = store.find(evaluation)
     rollouts = store.find(Ref.parse(manifest.parents["rollouts"][0])) if manifest else None
     return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
@@ -193,7 +186,7 @@ def model_card(
     environment.filters.update({"code": _code, "block": _block, "json": json.dumps, "python": repr})
     facts: dict[str, Any] = {"ref": ref, "source": source, "base": base, "prompting": prompting}
     facts["settings"] = source["recipe"] if source else manifest.config
-    facts["suites"] = source["recipe"].get("evaluate", {}).get("suites", ()) if source else ()
+    facts["suites"] = _suites(source["recipe"]) if source else ()
     if prompting:
         facts["messages"] = prompting.asked(example or {"question": "1 + 2 =", "messages": None})
     if prompting and example:

@@ -1,6 +1,5 @@
 """Rollouts that another system wrote, read into tables: files of a folder in order, unusable rows counted."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -8,19 +7,17 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.errors import BadInputError, UsageError, shortened
-from gradus.data.exchange import FORMATS, Format, read
+from gradus.data.exchange import FORMATS, Format
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
-from gradus.data.files import replacing
 from gradus.data.nearest import did_you_mean
 from gradus.data.sources.formats import UnusableRowError
 from gradus.data.sources.reading import Refused, read_rows
 from gradus.data.sources.tabular import Renamed, refuse_fields
-from gradus.tasks.inspect.exchange.own_rows import OWN_HINT, OwnRows
+from gradus.tasks.inspect.exchange.own_rows import OWN_HINT, NoneRefused, ProblemNames, own_hint
 from gradus.tasks.inspect.token_pieces import texts_of, tokenizer_of
 
 System = Literal["verl", "trl", "trinity", "open-instruct", "art", "table"]
@@ -81,20 +78,20 @@ def read_incoming(
     A user's own rows name one of `problems`, if they are given, by id or else by question. Raise BadInputError if there
     is no file, or no row that can be used, and for the first unusable row of a user's own file.
     """
-    found, refused = reader(name), Refused()
+    found = reader(name)
     refuse_fields(columns, found.columns, f"a file of {name}")
     files, renamed = _files(path, found.suffix), Renamed(columns, str(path))
-    own = OwnRows(problems) if found.strict else None
-    rows = [row for file in files for row in _rows(file, found, renamed, refused, own)]
+    refused = NoneRefused() if found.strict else Refused()
+    names = ProblemNames(problems) if found.strict else None
+    rows = [row for file in files for row in _rows(file, found, renamed, refused, names)]
     renamed.refuse_unknown()
     if not rows:
         text = refused.examples[0] if refused.examples else f"{path} holds no rows"
-        raise BadInputError(
-            f"no row can be read as a rollout of {name}: {text}", hint="is --from right?" if own is None else OWN_HINT
-        )
+        hint = OWN_HINT if found.strict else "is --from right?"
+        raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint=hint)
     if not found.texts and tokenizer is not None:
         rows = _with_texts(rows, tokenizer_of(tokenizer))
-    if own is not None and correct_at is None and all(row.correct is None and row.reward in (0, 1) for row in rows):
+    if found.strict and correct_at is None and all(row.correct is None and row.reward in (0, 1) for row in rows):
         correct_at = 1.0
     return tables_of(rows, name, correct_at), len(files), dict(refused.reasons)
 
@@ -106,15 +103,6 @@ def check_rows_out(out: str | None) -> None:
         raise UsageError(f"--out {shortened(out)} ends in {ending}", hint="give .parquet or .jsonl")
     if out is not None and not Path(out).absolute().parent.is_dir():
         raise UsageError(f"--out {shortened(out)}: there is no folder {Path(out).parent}", hint="make it first")
-
-
-def write_rows(rows: pa.Table, path: Path) -> None:
-    """Write a table to a .parquet file, or to one of JSON lines."""
-    with replacing(path) as temporary:
-        if path.suffix == ".parquet":
-            pq.write_table(rows, temporary)
-        else:
-            temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows.to_pylist()))
 
 
 def _files(path: Path, suffix: str) -> list[Path]:
@@ -134,21 +122,19 @@ def _in_order(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(path))]
 
 
-def _rows(file: Path, found: Format, renamed: Renamed, refused: Refused, own: OwnRows | None) -> Iterator[Exchanged]:
+def _rows(
+    file: Path, found: Format, renamed: Renamed, refused: Refused, names: ProblemNames | None
+) -> Iterator[Exchanged]:
     for located in read_rows(file, refused):
-        if own is not None:
-            own.refuse(refused)
         try:
-            row = read(found, renamed(located.row))
-            row = row if own is None else own.named(row, located.place)
+            row = found.read(renamed(located.row))
+            row = replace(row, problem_id=names.of(row, located.place)) if names else row
         except UnusableRowError as reason:
+            if found.strict:
+                raise BadInputError(f"{located.place}: {reason}", hint=own_hint(located.row)) from None
             refused.add(str(reason), located.place)
-            if own is not None:
-                own.refuse(refused, located.row)
-            continue
-        yield _of_file(row, file) if found.step_in_name else row
-    if own is not None:
-        own.refuse(refused)
+        else:
+            yield _of_file(row, file) if found.step_in_name else row
 
 
 def _of_file(row: Exchanged, file: Path) -> Exchanged:

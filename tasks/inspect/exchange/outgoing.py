@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from tokenizers import Tokenizer
 
 from gradus.data.arrays import positions, take_or_null
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
-from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange import FORMATS
 from gradus.data.exchange.row import Exchanged
 from gradus.data.files import replacing
 from gradus.data.lake.queries import Relation, select
 from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
+from gradus.tasks.artifacts.copies import write_rows
 from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.costs import is_evaluation
@@ -36,7 +36,7 @@ _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier"
 
 def check_format(name: str, where: str | None = None) -> None:
     """Raise UsageError if no rollouts are written in that format, or failures would be examples to imitate."""
-    known = [*(each for each, found in FORMATS.items() if found.write is not None), PARQUET]
+    known = [*(each for each, found in FORMATS.items() if found.file), PARQUET]
     if name not in known:
         listed = f"give one of: {', '.join(known)}"
         raise UsageError(f"--as {shortened(name)}: there is no such format", hint=did_you_mean(name, known, listed))
@@ -99,17 +99,19 @@ def write_rollouts(
     folder.mkdir(parents=True, exist_ok=True)
     if name == PARQUET:
         table = pa.concat_tables(tables, promote_options="default")
-        with replacing(folder / "rollouts.parquet") as temporary:
-            pq.write_table(table, temporary, compression="zstd")
+        write_rows(table, folder / "rollouts.parquet")
         return {"rows": table.num_rows, "files": ["rollouts.parquet"], "lost": []}
     found = FORMATS[name]
     by_file: dict[str, list[dict[str, object]]] = {}
-    assert found.write is not None
     for table in tables:
         for row in _exchanged(store, table, on_damage):
             by_file.setdefault(found.file.format(row.round), []).append(found.write(row))
     for file, rows in by_file.items():
-        _write(folder / file, found, rows)
+        if found.suffix == ".parquet":
+            write_rows(pa.Table.from_pylist(rows), folder / file)
+        else:
+            with replacing(folder / file) as temporary, temporary.open("w", encoding="utf-8") as lines:
+                lines.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
     return {"rows": sum(map(len, by_file.values())), "files": sorted(by_file), "lost": list(found.lost)}
 
 
@@ -125,15 +127,6 @@ def _meeting(rows: pa.Table, where: str) -> pa.Table:
         hint = f"the columns are {', '.join(rows.column_names)}"
         raise UsageError(f"--where {shortened(where)}: {said}", hint=hint) from None
     return rows.take(pa.array(places, pa.int64()))
-
-
-def _write(path: Path, found: Format, rows: Sequence[Mapping[str, object]]) -> None:
-    with replacing(path) as temporary:
-        if found.suffix == ".parquet":
-            pq.write_table(pa.Table.from_pylist(list(rows)), temporary)
-            return
-        with temporary.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
 def _whole(store: Store, uses: Sequence[Use], on_damage: OnDamage) -> Iterator[pa.Table]:

@@ -1,6 +1,5 @@
-"""Rows of a user's own table of rollouts: the problem that each names, and the first that cannot be used."""
+"""Rows of a user's own table of rollouts: each names its problem, and the first that cannot be used is an error."""
 
-from dataclasses import dataclass, field, replace
 from typing import cast
 
 import pyarrow as pa
@@ -15,49 +14,49 @@ from gradus.data.sources.reading import Refused
 OWN_HINT = "a row has problem_id or question, and reward or correct; --map ours=theirs renames columns"
 
 
-@dataclass
-class OwnRows:
-    """The rows of one table so far, and the problems that they may name: any if there are none."""
+class NoneRefused(Refused):
+    """No row may be refused: the first is an error."""
 
-    problems: pa.Table | None = None
-    """problem_id and question of each (P,)."""
-    _known: dict[str, None] = field(default_factory=dict[str, None])
-    _by_question: dict[str, str] = field(default_factory=dict[str, str])
-    _places: dict[tuple[str, int, int], str] = field(default_factory=dict[tuple[str, int, int], str])
+    def add(self, reason: str, place: str) -> None:
+        """Raise BadInputError for a row."""
+        raise BadInputError(f"{place}: {reason}", hint=OWN_HINT)
 
-    def __post_init__(self) -> None:
-        """Index the problems; of several with one question the first counts."""
-        if self.problems is not None:
-            ids, questions = (self.problems.column(name).to_pylist() for name in ("problem_id", "question"))
-            self._known = dict.fromkeys(ids)
-            for name, question in zip(ids, questions, strict=True):
-                self._by_question.setdefault(folded(question or ""), name)
 
-    def named(self, row: Exchanged, place: str) -> Exchanged:
-        """Return a row with the id of its problem, of a question without one that which `ingest` makes.
+def own_hint(row: Row) -> str:
+    """Return the hint of an error about a row, with the columns that the row has."""
+    return f"{OWN_HINT}; its columns are {shortened(', '.join(map(str, row)))}" if row else OWN_HINT
+
+
+class ProblemNames:
+    """The problems that the rows of a table may name, any if there are none, and the samples that it had so far."""
+
+    def __init__(self, problems: pa.Table | None) -> None:
+        """Index the problems by id and question; of several with one question the first counts."""
+        names = ("problem_id", "question")
+        ids, questions = ((), ()) if problems is None else (problems.column(name).to_pylist() for name in names)
+        self._any = problems is None
+        self._known = frozenset[str](ids)
+        pairs = zip(reversed(ids), reversed(questions), strict=True)
+        self._by_question: dict[str, str] = {folded(question or ""): name for name, question in pairs}
+        self._places: dict[tuple[str, int, int], str] = {}
+
+    def of(self, row: Exchanged, place: str) -> str:
+        """Return the id of a row's problem, of a question without one that which `ingest` makes.
 
         Raise UnusableRowError for a problem that is not known, and a sample that was there before.
         """
-        if not row.problem_id:
-            row = replace(row, problem_id=self._of_question(row.prompt))
-        elif self.problems is not None and row.problem_id not in self._known:
-            raise UnusableRowError(f"{shortened(row.problem_id)} is none of the {len(self._known)} problems")
+        name = row.problem_id or self._of_question(row.prompt)
+        if not self._any and name not in self._known:
+            raise UnusableRowError(f"{shortened(name)} is none of the {len(self._known)} problems")
         if row.sample is not None:
-            key = (row.problem_id, row.round, row.sample)
-            if (before := self._places.get(key)) is not None:
-                raise UnusableRowError(f"sample {row.sample} of {shortened(row.problem_id)} was there before: {before}")
-            self._places[key] = place
-        return row
+            before = self._places.setdefault((name, row.round, row.sample), place)
+            if before != place:
+                raise UnusableRowError(f"sample {row.sample} of {shortened(name)} was there before: {before}")
+        return name
 
     def _of_question(self, question: str) -> str:
-        if self.problems is None:
+        if self._any:
             return content_id(cast("Problem", {"question": question, "messages": None}))
         if (found := self._by_question.get(folded(question))) is None:
             raise UnusableRowError(f"its question is that of none of the {len(self._known)} problems")
         return found
-
-    def refuse(self, refused: Refused, row: Row | None = None) -> None:
-        """Raise BadInputError for the first row that cannot be used, if there is one."""
-        if refused.examples:
-            columns = f"; its columns are {shortened(', '.join(map(str, row)))}" if row else ""
-            raise BadInputError(refused.examples[0], hint=OWN_HINT + columns)

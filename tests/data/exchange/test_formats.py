@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.exchange import FORMATS, read
+from gradus.data.exchange import FORMATS
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
 from gradus.data.lake.schema import ROLLOUTS, SCORES
@@ -53,9 +53,8 @@ def through_a_file(rows: list[dict[str, Any]], suffix: str, folder: Path) -> lis
 @settings(max_examples=60)
 def test_what_is_written_is_read_back(name: str, rows: list[Exchanged], tmp_path_factory: Any) -> None:
     found = FORMATS[name]
-    assert found.write is not None
     told = through_a_file([found.write(row) for row in rows], found.suffix, tmp_path_factory.getbasetemp())
-    back = [vars(read(found, row)) for row in told]
+    back = [vars(found.read(row)) for row in told]
     wanted = [{**vars(row), **NOT_CARRIED[name]} for row in rows]
     assert back == wanted
 
@@ -119,7 +118,7 @@ MORE = ("prompt_tokens", "response_tokens", "logprobs", "ground_truth", "traject
 @settings(max_examples=80)
 def test_a_row_of_any_shape_is_read_or_refused_with_a_reason(name: str, row: dict[str, Any]) -> None:
     try:
-        found = read(FORMATS[name], row)
+        found = FORMATS[name].read(row)
     except UnusableRowError:
         return
     assert found.reward is None or math.isfinite(found.reward)
@@ -127,8 +126,6 @@ def test_a_row_of_any_shape_is_read_or_refused_with_a_reason(name: str, row: dic
 
 
 def test_conversations_are_a_question_and_a_completion_and_nothing_else() -> None:
-    write = FORMATS["openai"].write
-    assert write is not None
-    assert write(Exchanged("1+1=", "2", reward=1.0, answer="2")) == {
+    assert FORMATS["openai"].write(Exchanged("1+1=", "2", reward=1.0, answer="2")) == {
         "messages": [{"role": "user", "content": "1+1="}, {"role": "assistant", "content": "2"}]
     }

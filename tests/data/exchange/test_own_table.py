@@ -13,7 +13,8 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.exchange.tables import with_lengths
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.reading import Refused, read_rows
-from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source, read_incoming, write_rows
+from gradus.tasks.artifacts.copies import write_rows
+from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source, read_incoming
 from tests.data.curation.tallies import measured
 
 PROBLEMS = pa.table({"problem_id": ["p", "7"], "question": ["1 + 1 =", "2 + 2 ="]})
