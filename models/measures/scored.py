@@ -9,6 +9,7 @@ from annotated_types import MinLen
 from gradus.components import component
 from gradus.components.rows import Rows
 from gradus.models.measuring import Model
+from gradus.models.rewards.text import visible_text
 
 
 @component(
@@ -18,13 +19,20 @@ from gradus.models.measuring import Model
     needs=("completion", "problem.question", "problem.messages"),
     needs_head=True,
 )
-def reward_model(rows: Rows, model: Model) -> Mapping[str, Any]:
+def reward_model(rows: Rows, model: Model, *, behind_thinking: bool = False) -> Mapping[str, Any]:
     """Return the number that a reward model has for each problem with its completion, as its own tokens.
 
-    NaN for a completion that does not fit the model's positions with its problem.
+    NaN for a completion that does not fit the model's positions with its problem. With `behind_thinking` it is r(x, y)
+    of a completion z y, as in RLMT (arXiv 2509.20357): y stands behind the last </think>, and is all of a completion
+    without one; NaN for one that never ends to think.
+
+    Args:
+        behind_thinking: True to score only what stands behind the thinking.
     """
-    questions, messages = rows["problem.question"], rows["problem.messages"]
-    return {"value": model.values(model.answered(questions, rows["completion"], messages))}
+    questions, messages, said = rows["problem.question"], rows["problem.messages"], rows["completion"]
+    if behind_thinking:
+        said = [None if text is None else visible_text(text) for text in said]
+    return {"value": model.values(model.answered(questions, said, messages))}
 
 
 @component(

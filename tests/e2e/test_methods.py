@@ -59,6 +59,11 @@ CRITIQUES = 'score.critique.rewards=[{{name="faults", pattern="[0-9]"}}]'
 MORE = {
     "armed": (PARTS,),
     "aspo": ('score.rewards=["numeric", "calls.py:calls"]',),
+    "autorule": (
+        'roles.rm.policy="scorer"',
+        'waves=[{{name="rubric_guided", items=["7", "12", "1"], template="{{question}}{{answer}}{{item}}"}}]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
+    ),
     "brorl": ("curate.draw=2",),
     "capo": ('waves=[{{name="step_critiques", n=3, template="{{answer}}"}}]', CRITIQUES),
     "cat_rl": (
@@ -130,6 +135,10 @@ MORE = {
         'update.shapes=[{{name="length_targets", form="factor", scale=0.02}}]',
     ),
     "length_targets": ('problems="targets.jsonl"', 'update.shapes=[{{name="length_targets", scale=0.01}}]'),
+    "libra_rm": (
+        'waves=[{{name="verify", role="judge", n=4, template="{{question}}"}}]',
+        'score.judge.rewards=["numeric"]',
+    ),
     "light_if": ("profile.n=4", "curate.sample.temperature=2.0"),
     "lmm_r1": ("phase=[{{rounds=1}}, {{rounds=1}}]",),
     "lora": ("update.lr=1e-4",),
@@ -147,6 +156,16 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "multi_objective": (SUMMED.replace("1.0", "0.2"),),
+    "omni_thinker": (
+        'problems="kinds.jsonl"',
+        'evaluate.problems="closed.jsonl"',
+        'waves=[{{name="beside_reference", open_only=true, template="{{question}}{{answer}}{{reference}}"}}]',
+        'score.judge.rewards=[{{name="format", pattern="7"}}]',
+        (
+            'phase=[{{rounds=1, changes={{"curate.filters"=[{{name="where", condition="answer is not null"}}]}}}}, '
+            '{{changes={{"curate.filters"=[{{name="where", condition="answer is null"}}]}}}}]'
+        ),
+    ),
     "on_policy_distillation": ("teacher=teacher",),
     "p_grpo": (PARTS,),
     "paco": (SUMMED,),
@@ -157,6 +176,12 @@ MORE = {
         (
             'phase=[{{rounds=2, waves=[{{name="guide", template="{{question}}\\n{{hint}}"}}], '
             'changes={{"update.terms"=[{{loss="sft", rows={{origin="guided", correct=true}}}}]}}}}]'
+        ),
+    ),
+    "rlbff": (
+        (
+            'measures=[{{name="entailed", role="judge", principles=["12", "3"], yes="7", no="85", '
+            'template="{{question}}{{answer}}{{principle}}="}}]'
         ),
     ),
     "rgr_grpo": (
@@ -183,6 +208,11 @@ MORE = {
         'score.judge.rewards=[{{name="format", pattern="7"}}]',
     ),
     "tango": ('waves=[{{name="verify", template="{{question}}"}}]', 'score.judge.rewards=["numeric"]'),
+    "think_rm": (
+        "curate.draw=12",
+        'waves=[{{name="pairs", n=3, template="{{question}}{{first}}{{second}}"}}]',
+        'score.judge.rewards=[{{name="format", pattern="[12]"}}]',
+    ),
     "trust_grpo": (PARTS,),
     "vcrl": ('curate.sampler="uniform"',),
     "veripo": (
@@ -196,6 +226,8 @@ MORE = {
 """What a method needs on this recipe: a teacher, a judge, a group whose outcomes can differ."""
 OFF_POLICY = ("overlap=1", "update.lr=2e-5")
 """A second round that an older policy sampled, for methods that weigh rows by the ratio to their sampler."""
+TRAINED = {"libra_rm": ["judge"], "stepwiser": ["judge"], "tango": ["verifier"], "think_rm": ["judge"]}
+"""Roles that learn."""
 OF_SAMPLERS = ("bypass_", "decoupled_", "geometric_tis", "icepop", "sequence_mis", "tis")
 
 
@@ -233,7 +265,7 @@ def test_a_method_trains_two_rounds_and_does_what_defines_it(methods: Program, j
         "train", *recipe, "--method", name, *(word for text in sets for word in ("--set", text)), "--run", name
     )
     assert (told["rounds"], told["skipped_updates"] <= 1) == (2, True)
-    assert [*told.get("roles", {})] == {"tango": ["verifier"], "stepwiser": ["judge"]}.get(name, [])
+    assert [*told.get("roles", {})] == TRAINED.get(name, [])
     check(methods, name)
 
 

@@ -19,6 +19,7 @@ from gradus.models.measures.likelihood import (
     token_top,
     understood,
 )
+from gradus.models.measures.principles import entailed
 from gradus.models.measures.vectors import embedding
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_policy
@@ -192,3 +193,28 @@ def test_the_embedding_of_a_problem_is_its_mean_hidden_state(policy: Policy) -> 
             states: Any = policy.model(input_ids=torch.tensor([prompt]), output_hidden_states=True).hidden_states[-1]
         assert vector == pytest.approx(states[0].double().mean(0).numpy(), abs=1e-4)
     assert found[1] is None
+
+
+def test_how_much_likelier_yes_is_than_no_behind_an_answer_and_a_principle(policy: Policy) -> None:
+    rows = Rows(
+        {
+            "completion": ["3", None, "4", "1" * 300],
+            "problem.question": ["1 + 2 =", "1 + 2 =", None, "1 + 2 ="],
+            "problem.messages": [None, None, [{"role": "user", "content": "2 + 2 ="}], None],
+        }
+    )
+    words = {"yes": "7", "no": "85", "template": "{question}{answer}-{principle}"}
+    found = entailed(rows, Model(policy), principles=("12", "9"), **words)["value"]
+    encode = policy.tokenizer.encode
+
+    def expected(text: str) -> float:
+        sums = [sum(plain(policy, encode(text + "\n"), encode(word))[0]) for word in ("7", "85")]
+        return sums[0] - sums[1]
+
+    of_first = (expected("1 + 2 =3-12") + expected("1 + 2 =3-9")) / 2
+    of_third = (expected("2 + 2 =4-12") + expected("2 + 2 =4-9")) / 2
+    assert found == pytest.approx([of_first, np.nan, of_third, np.nan], abs=1e-4, nan_ok=True)
+    asked = entailed(rows, Model(policy))["value"]  # our prompt is in letters that this policy does not know
+    assert np.isnan(asked).tolist() == [False, True, False, True]
+    nothing = Rows({"completion": [None], "problem.question": ["1 ="], "problem.messages": [None]})
+    assert np.isnan(entailed(nothing, Model(policy))["value"]).tolist() == [True]

@@ -98,6 +98,16 @@ def test_reward_model_scores_a_problem_and_its_completion_as_its_own_tokens(
     assert np.isnan(found).tolist() == [False, False, True, True]
 
 
+def test_a_reward_model_sees_no_thinking(tmp_path: Path) -> None:
+    folder = scorer_folder(tmp_path / "scorer", pad_token_id=PAD)
+    texts = ["<think>1</think>3", "3", "<think>3", None, "1</think>2</think>3"]
+    rows = Rows({"completion": texts, "problem.question": ["1 + 2 ="] * 5, "problem.messages": [None] * 5})
+    found = reward_model(rows, Model(load_policy(folder, heads=True)), behind_thinking=True)["value"]
+    oracle: Any = AutoModelForSequenceClassification.from_pretrained(folder)
+    (expected,) = one_by_one(oracle.eval(), tiny_tokenizer()(["1 + 2 =\n3"])["input_ids"])
+    assert found == pytest.approx([expected, expected, np.nan, np.nan, expected], abs=1e-5, nan_ok=True)
+
+
 def test_step_rewards_score_each_beginning_of_a_completion(tmp_path: Path) -> None:
     folder = scorer_folder(tmp_path / "scorer", pad_token_id=PAD)
     rows = Rows(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt
 
 from gradus.components import component
 from gradus.components.rows import Groups, Rows
@@ -12,34 +12,46 @@ from gradus.data.arrays import Floats
 from gradus.data.curation.batch import BatchRows, ShapeError
 
 
-@component("shape", paper="arXiv 2504.20157", needs=("judge: about", "judge: reward"))
-def graded(rows: BatchRows) -> Mapping[str, Any]:
+@component("shape", paper="arXiv 2504.20157", needs=("reward", "judge: about", "judge: reward"))
+def graded(rows: BatchRows, *, keep: bool = False) -> Mapping[str, Any]:
     """Reward each row by the mean of its judges' grades (MPO); one without any has no reward, and is left out.
 
     MPO (arXiv 2504.20157): the judge is the whole reward. Several judges are several waves `grade` with roles of their
-    own; `disagreement` is the standard deviation of a row's grades, if it has two.
+    own; `disagreement` is the standard deviation of a row's grades, if it has two. With `keep` rules reward what they
+    can judge, and judges the rest, as in Omni-Thinker (arXiv 2507.14783).
+
+    Args:
+        keep: True if a row that was not graded keeps its reward.
     """
     said = rows.others("judge")
     known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
     about, grades = said["about"][known, 0], said["reward"][known]
     total, count = np.bincount(about, grades, rows.num_rows), np.bincount(about, minlength=rows.num_rows)
     mean = np.divide(total, count, out=np.full(rows.num_rows, np.nan), where=count > 0)
+    reward = np.where((count == 0) & keep, rows["reward"], mean)
     square = np.bincount(about, (grades - mean[about]) ** 2, rows.num_rows)
-    return {"reward": mean, "disagreement": np.where(count > 1, np.sqrt(square / np.maximum(count, 1)), np.nan)}
+    return {"reward": reward, "disagreement": np.where(count > 1, np.sqrt(square / np.maximum(count, 1)), np.nan)}
 
 
-@component("shape", paper="arXiv 2511.12344", needs=("judge: about", "judge: reward", "judge: plan.item_weight"))
-def rubric_items(rows: BatchRows) -> Mapping[str, Any]:
+@component(
+    "shape", paper="arXiv 2511.12344", needs=("reward", "judge: about", "judge: reward", "judge: plan.item_weight")
+)
+def rubric_items(rows: BatchRows, *, scale: Annotated[float, Gt(0.0)] | None = None) -> Mapping[str, Any]:
     """Reward each row by the weighted share of the items of its rubric that it meets (RGR-GRPO).
 
     RGR-GRPO (arXiv 2511.12344): r = sum_k w_k s_k / sum_k w_k over the items with a verdict (the wave `rubric_guided`).
-    A row without any has no reward, and is left out.
+    A row without any has no reward, and is left out. With `scale` it is R + scale r, R the row's reward so far, as in
+    AutoRule (arXiv 2506.15651).
+
+    Args:
+        scale: Weight of the share that is added to the reward; none has it take the place of the reward.
     """
     said = rows.others("judge")
     known = ~np.isnan(said["reward"]) & (said["about"][:, 0] >= 0)
     about, met, weight = said["about"][known, 0], said["reward"][known], said["plan.item_weight"][known]
     total, most = (np.bincount(about, each, rows.num_rows) for each in (met * weight, weight))
-    return {"reward": np.divide(total, most, out=np.full(rows.num_rows, np.nan), where=most > 0)}
+    share = np.divide(total, most, out=np.full(rows.num_rows, np.nan), where=most > 0)
+    return {"reward": share if scale is None else rows["reward"] + scale * share}
 
 
 @component("shape", needs=())

@@ -25,6 +25,23 @@ def agrees(rows: BatchRows) -> Mapping[str, Any]:
     return {"reward": np.where(np.isnan(truth), np.nan, (rows["reward"] == truth).astype(np.float64))}
 
 
+@component("shape", paper="arXiv 2505.16265", needs=("about", "reward", "policy: reward"))
+def prefers_better(rows: BatchRows) -> Mapping[str, Any]:
+    """Reward each verdict about two answers that prefers the one of the higher reward (Think-RM's judge).
+
+    Think-RM (arXiv 2505.16265): r = 1[preferred answer == label]. It stands in the judge's own update
+    ([roles.judge.update]), whose rows are verdicts about the answer shown first and the one shown second, above a half
+    for the first (the wave `pairs`). A verdict that was not read, or a tie, is wrong; one about answers of equal
+    rewards, or without them, has no reward, and is left out.
+    Deviation: the label is what the answers were rewarded with, where the paper has preferences of people.
+    """
+    reward = np.append(rows.others("policy")["reward"], np.nan)  # -1 is the last: not among them
+    first, second = (reward[rows["about"][:, at]] for at in (0, 1))
+    known = ~np.isnan(first) & ~np.isnan(second) & (first != second)
+    right = np.where(first > second, rows["reward"] > 0.5, rows["reward"] < 0.5)
+    return {"reward": np.where(known, right.astype(np.float64), np.nan)}
+
+
 @component("shape", paper="arXiv 2505.15034", needs=("reward", "judge: about", "judge: reward"))
 def verified(rows: BatchRows, *, alpha: Annotated[float, Ge(0.0)] = 0.5) -> Mapping[str, Any]:
     """Add the share of verdicts that call an answer right to its reward (Tango's policy).

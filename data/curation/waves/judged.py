@@ -1,6 +1,6 @@
 """Waves whose rows say something of other rows: judged pairs, a critique, its refinement, a reference of a group."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
@@ -32,6 +32,7 @@ def pairs(
     rng: np.random.Generator,
     *,
     role: str = "judge",
+    n: Annotated[int, Ge(1)] = 1,
     template: Annotated[str, Template("question", "first", "second")] = "",
 ) -> Planned | None:
     """Ask a judge which of two answers is better, for every pair of a group (Pref-GRPO).
@@ -43,6 +44,7 @@ def pairs(
 
     Args:
         role: The judge in the recipe ([roles.judge]), or policy.
+        n: Verdicts of a pair: one is the most likely, several are sampled, for a judge that learns from them.
         template: The judge's prompt with {question}, {first} and {second}; empty for one that asks for [[A]] or [[B]].
     """
     rows, text = round.rows, round.rows["completion"]
@@ -57,15 +59,16 @@ def pairs(
         for i, j in zip(first, second, strict=True)
     ]
     about = np.stack([first, second], 1)
+    greedy: dict[str, Any] = {"temperature": 0.0} if n == 1 else {}
     return round.plan(
         like=first,
         about=about,
         use="judge",
         role=role,
         messages=asked,
-        n=1,
-        temperature=0.0,
+        n=n,
         reason="a pair of a group",
+        **greedy,
     )
 
 

@@ -1,4 +1,4 @@
-"""The waves `pairs`, `critique`, `refine` and `reconcile`: prompts, groups and what rows are about, by hand."""
+"""Waves of judges, critiques and references, and shapes of what they say: prompts, groups and rewards, by hand."""
 
 import numpy as np
 import pyarrow as pa
@@ -7,9 +7,11 @@ import pytest
 from gradus.data.curation.batch import BatchRows
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.round import Round, round_of
-from gradus.data.curation.shapes.judged import same_as_reference
+from gradus.data.curation.shapes.judged import preference_strength, same_as_reference
+from gradus.data.curation.shapes.verified import prefers_better
 from gradus.data.curation.uses import LEARN
 from gradus.data.curation.waves.judged import critique, pairs, reconcile, refine
+from gradus.data.curation.waves.verified import beside_reference
 
 
 def answers() -> Round:
@@ -40,6 +42,83 @@ def test_a_judge_is_asked_about_all_pairs_in_an_order_that_is_drawn() -> None:
         f"a? 1: {text[int(one)]} 2: {text[int(two)]}" for one, two in wanted
     ]
     assert plan.columns["role"].to_pylist() == plan.columns["use"].to_pylist() == ["judge"] * 3
+    assert (plan.columns["n"].to_pylist(), plan.columns["temperature"].to_pylist()) == ([1] * 3, [0.0] * 3)
+    several = pairs(answers(), np.random.default_rng(0), n=4)
+    assert several is not None
+    assert several.columns["n"].to_pylist() == [4] * 3
+    assert "temperature" not in several.columns
+
+
+def verdicts(rewards: list[float | None], about: list[list[str]]) -> BatchRows:
+    """Answers a0, a1, a2 to a and b0, b1 to b, with what a judge said of pairs."""
+    num = len(rewards)
+    table = pa.table(
+        {
+            "rollout_id": ["a0", "a1", "a2", "b0", "b1", *(f"j{at}" for at in range(num))],
+            "problem_id": ["a", "a", "a", "b", "b", *"j" * num],
+            "group": [0, 0, 0, 1, 1, *range(2, 2 + num)],
+            "reward": pa.array([None] * 5 + rewards, pa.float64()),
+            "use": pa.array([None] * 5 + ["judge"] * num, pa.string()),
+            "about": pa.array([None] * 5 + about, pa.list_(pa.string())),
+        }
+    )
+    return BatchRows(of_use(table, LEARN), beside=table)
+
+
+def test_the_advantage_is_how_strongly_a_row_is_preferred_to_the_others_of_its_group() -> None:
+    pairs_ = [["a0", "a1"], ["a1", "a0"], ["a2", "a0"], ["a1", "a2"], ["b0", "b1"], ["b0", "gone"]]
+    found = preference_strength(verdicts([1.0, 0.5, 0.0, None, None, 1.0], pairs_), eps=0.0)["reward"]
+    # d_01 = (1 + 0) / 2 = 1/2, d_02 = 1, d_12 = 0: the sums 3/2, -1/2, -1 over 3, by the root of (1/4 + 1) / (3 * 2).
+    scale = (1.25 / 6) ** 0.5
+    assert found.tolist() == pytest.approx([0.5 / scale, -1 / 6 / scale, -1 / 3 / scale, np.nan, np.nan], nan_ok=True)
+    ties = preference_strength(verdicts([0.5], [["b0", "b1"]]))["reward"]
+    assert ties.tolist() == pytest.approx([np.nan] * 3 + [0.0, 0.0], nan_ok=True)
+
+
+def test_if_preferences_are_differences_of_rewards_it_is_the_advantage_of_grpo() -> None:
+    r = np.array([0.1, 0.4, 0.3])
+    pairs_ = [(0, 1), (0, 2), (1, 2)]
+    said = [(1 + r[i] - r[j]) / 2 for i, j in pairs_]
+    found = preference_strength(verdicts(said, [[f"a{i}", f"a{j}"] for i, j in pairs_]), eps=0.0)["reward"][:3]
+    assert found == pytest.approx((r - r.mean()) / r.std(ddof=1))
+
+
+def test_a_judge_is_rewarded_for_preferring_the_better_of_two_answers() -> None:
+    policy = pa.table(
+        {"rollout_id": list("xyzw"), "use": ["policy"] * 4, "reward": [1.0, 0.0, 0.0, None], "about": [None] * 4}
+    )
+    own = pa.table(
+        {
+            "rollout_id": [f"v{n}" for n in range(8)],
+            "about": [list(each) for each in ("xy", "xy", "yx", "yz", "xw", "xy", "xy", "qy")],
+            "reward": [1.0, 0.0, 0.0, 1.0, 1.0, None, 0.5, 1.0],
+        }
+    )
+    found = prefers_better(BatchRows(own, beside=policy))["reward"]
+    assert found.tolist() == pytest.approx([1.0, 0.0, 1.0, np.nan, np.nan, 0.0, 0.0, np.nan], nan_ok=True)
+
+
+def test_answers_are_judged_beside_the_reference_of_their_problem() -> None:
+    rows = pa.table(
+        {
+            "problem_id": list("aabcd"),
+            "group": [0, 0, 1, 2, 3],
+            "completion": ["x", "{reference}", None, "z", "u"],
+            "problem.question": ["a?", "a?", "b?", "c?", "d?"],
+            "problem.messages": pa.nulls(5),
+            "problem.answer": ["1", "1", "2", None, None],
+            "problem.solution": [None, None, "s", "t", None],
+        }
+    )
+    plan = beside_reference(round_of(rows), np.random.default_rng(0), template="{question} {answer} {reference}")
+    assert plan is not None
+    assert plan.columns["about"].to_pylist() == [["0"], ["1"], ["3"]]
+    asked = [each[0]["content"] for each in plan.columns["messages"].to_pylist()]
+    assert asked == ["a? x 1", "a? {reference} 1", "c? z t"]
+    unruled = beside_reference(round_of(rows), np.random.default_rng(0), open_only=True)
+    assert unruled is not None
+    assert unruled.columns["about"].to_pylist() == [["3"]]
+    assert "```text\nz\n```" in unruled.columns["messages"].to_pylist()[0][0]["content"]
 
 
 def test_a_reference_is_written_from_all_answers_of_a_group_between_fences() -> None:

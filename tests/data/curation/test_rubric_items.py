@@ -100,3 +100,6 @@ def test_a_row_earns_the_weighted_share_of_the_items_that_it_meets() -> None:
     found = rubric_items(rows)["reward"].tolist()
     assert found[:2] == [0.75, 0.5]  # (3 + 0) / 4, and 1.5 / 3: an item without a verdict counts nowhere
     assert found[2:] == pytest.approx([np.nan, np.nan], nan_ok=True)
+    added = table(answer("a0", 0, reward=2.0), answer("a1", 0), answer("b0", 1, reward=1.0), *said)
+    found = rubric_items(BatchRows(of_use(added, "learn"), beside=added), scale=0.5)["reward"].tolist()
+    assert found == pytest.approx([2 + 0.5 * 0.75, np.nan, np.nan], nan_ok=True)

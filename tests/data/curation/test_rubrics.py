@@ -91,3 +91,5 @@ def test_the_mean_grade_is_the_reward() -> None:
     found = graded(BatchRows(of_use(table, LEARN), beside=table))
     assert found["reward"].tolist() == pytest.approx([0.5, np.nan, np.nan], nan_ok=True)
     assert found["disagreement"].tolist() == pytest.approx([0.25, np.nan, np.nan], nan_ok=True)  # of 0.25 and 0.75
+    kept = graded(BatchRows(of_use(table, LEARN), beside=table), keep=True)
+    assert kept["reward"].tolist() == pytest.approx([0.5, 0.0, np.nan], nan_ok=True)  # of the rules: 1, 0 and none

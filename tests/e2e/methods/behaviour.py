@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from tests.e2e.methods.asked import ASKED_METHODS
 from tests.e2e.methods.curating import CURATING_METHODS
 from tests.e2e.methods.given import GIVEN_METHODS
 from tests.e2e.methods.groups import GROUP_METHODS
@@ -23,6 +24,7 @@ BEHAVIOUR: Mapping[str, Check] = {
     **CURATING_METHODS,
     **WAVE_METHODS,
     **JUDGING_METHODS,
+    **ASKED_METHODS,
     **TASK_METHODS,
     **PROGRAM_METHODS,
 }

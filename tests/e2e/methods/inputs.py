@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from gradus.models.policy import load_policy
+from tests.scorers import scorer_folder
 
 CALLS = """def calls(rows):
     found = [(row.get("sample") or 0, len(row["completion"])) for row in rows]
@@ -28,7 +29,12 @@ def write_inputs(home: Path) -> None:
     heldout = [json.loads(line) for line in (home / "heldout.jsonl").read_text().splitlines()]
     pointed = [{**row, "knowledge": ["carry the ten", "go from left to right"]} for row in problems]
     files = {
+        "kinds": [
+            {**row, "kind": "open", "answer": None} if at % 2 else {**row, "kind": "closed"}
+            for at, row in enumerate(problems)
+        ],
         "leaked": [*problems[::2], *islice(heldout, 4)],
+        "closed": [{**row, "kind": "closed"} for row in heldout],
         "knowledge": pointed,
         "targets": [{**row, "length_target": TARGETS[at % len(TARGETS)]} for at, row in enumerate(problems)],
         "sub_answers": [
@@ -39,6 +45,7 @@ def write_inputs(home: Path) -> None:
     for name, rows in files.items():
         (home / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (home / "calls.py").write_text(CALLS)
+    scorer_folder(home / "scorer", positions=1024)
     teacher, generator = load_policy(BUNDLED), torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in teacher.model.parameters():

@@ -84,11 +84,15 @@ def role_update(made: Made, round: int, role: str) -> list[Row]:
     ]
 
 
-def verifier_agrees(made: Made, round: int) -> None:
-    """Tango: the verifier is rewarded for verdicts that the outcome confirms."""
-    right = {row["rollout_id"]: float(row["correct"]) for row in made.learned(round)}
-    rows = role_update(made, round, "verifier")
-    same([row["shaped"] for row in rows], [float(row["reward"] == right[row["about"][0]]) for row in rows])
+def verifier_agrees(role: str) -> Check:
+    """Tango, Libra-RM: the verifier is rewarded for verdicts that the outcome confirms."""
+
+    def check(made: Made, round: int) -> None:
+        right = {row["rollout_id"]: float(row["correct"]) for row in made.learned(round)}
+        rows = role_update(made, round, role)
+        same([row["shaped"] for row in rows], [float(row["reward"] == right[row["about"][0]]) for row in rows])
+
+    return in_rounds(check)
 
 
 def judge_of_chunks(made: Made, round: int) -> None:
@@ -187,6 +191,6 @@ JUDGING_METHODS: Mapping[str, Check] = {
     "spo_chain": Objective(own_clip, credited, weight=probable_left_out),
     "stepwiser": in_rounds(judge_of_chunks),
     "tango": all_of(
-        in_rounds(verifier_agrees), reward_of(lambda row, said: row["reward"] + 0.5 * float(np.mean(said)))
+        verifier_agrees("verifier"), reward_of(lambda row, said: row["reward"] + 0.5 * float(np.mean(said)))
     ),
 }

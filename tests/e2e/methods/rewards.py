@@ -14,8 +14,9 @@ from typing import Any
 from tests.e2e.methods.kinds import words_of
 from tests.e2e.methods.made import Row
 
-Judge = Callable[[Row, str], float]
-"""Reward of a completion, by its problem with what is in `extra`, its `row`, and what was `judged` in the run."""
+Judge = Callable[[Row, str], float | None]
+"""Reward of a completion (None: it is left out), by its problem with what is in `extra`, its `row`, and what was
+`judged` in the run."""
 
 
 def parts_of_record(problem: Row, said: str) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tests.e2e.conftest import Program
+from tests.e2e.methods import asked, screens
 from tests.e2e.methods import rewards as r
 from tests.e2e.methods.made import Made, Row
 from tests.e2e.methods.objectives import Check
@@ -23,11 +24,12 @@ class OnTask:
     column: str = "reward"
     """`reward` as scored, `shaped` as learned from."""
     more: Check | None = None
+    within: float = 1e-6
 
     def __call__(self, program: Program, run: str) -> None:
         """Raise AssertionError if a reward differs, or if all of them are the same."""
         made = Made(program, run)
-        rows = [{**row, "round": round} for round in ROUNDS for row in made.learned(round)]
+        rows: list[Row] = [{**row, "round": round} for round in ROUNDS for row in made.learned(round)]
         found = [row[self.column] for row in rows]
         judged = [row for round in ROUNDS for row in made.about(round, "judge")]
         problems = {row["problem_id"]: row for row in made.given("curate", "problems", 1)}
@@ -38,10 +40,10 @@ class OnTask:
         differ = [
             (row["completion"], one, other)
             for row, one, other in zip(rows, found, again, strict=True)
-            if one is None or abs(one - other) > 1e-6
+            if (one != other if one is None or other is None else abs(one - other) > self.within)
         ]
         assert not differ, differ[:3]
-        assert len({round(each, 6) for each in again}) > 1
+        assert len({None if each is None else round(each, 6) for each in again}) > 1
         if self.more is not None:
             self.more(program, run)
 
@@ -77,11 +79,14 @@ def given(name: str, judge: r.Judge) -> OnTask:
 FORM = 'score.rewards=[{{name="format", pattern="^[a-z ]+$"}}, "bleu"]'
 TASK_METHODS: Mapping[str, Check] = {
     "bigcharts_r1": OnTask("", r.erring),
+    "btl_ui": given("blinks", screens.btl_ui),
     "cls_rl": OnTask("choice", lambda p, said: float(r.last(said).lower() == p["answer"].lower()) + r.formed(said)),
     "docthinker": OnTask("boxes", r.located),
     "embodied_planning": given("plans", r.prefix),
     "genome_bench": OnTask("choice", lambda p, said: float(r.last(said) == p["answer"]) + 0.1 * r.formed(said)),
     "group_rank": given("ranking", r.ranked),
+    "gui_r1": given("gui", screens.gui_r1),
+    "mico": OnTask("choice", screens.mico, on_file("views", given=True)),
     "moss_chatv": OnTask("boxes", r.warped, on_file("states")),
     "mt_r1_zero": OnTask("translation", r.gated, (FORM,), column="shaped"),
     "no_thinking_cls_rl": OnTask(
@@ -93,6 +98,22 @@ TASK_METHODS: Mapping[str, Check] = {
     "reasoning_table": OnTask("tables", r.queried, ("curate.draw=32", "profile.n=4")),
     "recode": OnTask("programs", r.parsing, on_file("code")),
     "rl_struct": OnTask("records", r.parts_of_record),
+    "rlmt": OnTask(
+        "boxes",
+        asked.behind_thinking,
+        on_file("thoughts", 'roles.rm.policy="scorer"', given=True),
+        column="shaped",
+        within=1e-5,
+    ),
+    "rlpt": OnTask(
+        "translation",
+        asked.segments,
+        (
+            'waves=[{{name="beside_reference", template="{{question}}{{answer}}|{{reference}}"}}]',
+            'score.judge.rewards=[{{name="format", pattern="a"}}]',
+        ),
+        column="shaped",
+    ),
     "rlvrr": OnTask("translation", r.chain, on_file("terms")),
     "saturn": OnTask("sat", r.solved, more=of_level_one),
     "se_gui": OnTask("boxes", r.near),

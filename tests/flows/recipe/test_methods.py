@@ -16,15 +16,19 @@ from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.journal import write_settings
 from tests.e2e.methods.behaviour import BEHAVIOUR
+from tests.scorers import scorer_folder
 
 EXTRA = {name: {"teacher": "bundled"} for name in ("gkd", "kdrl", "mopd", "on_policy_distillation", "star_ckd")}
 """What a method needs of its run."""
+SCORED = ("autorule", "rlmt")
+"""Methods that need a reward model."""
 
 
 @pytest.mark.parametrize("name", overlay_files())
 def test_every_method_can_train_the_demo(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRADUS_HOME", str(tmp_path))
-    plan = planned("demo", method=name, set=EXTRA.get(name), rounds=2, engine=None, overlap=None, run=None)
+    needs = {"roles.rm.policy": str(scorer_folder(tmp_path / "rm"))} if name in SCORED else EXTRA.get(name)
+    plan = planned("demo", method=name, set=needs, rounds=2, engine=None, overlap=None, run=None)
     (overlay,) = find_overlays([name])
     assert overlay.facts["what"]
     assert plan.recipe.name == f"demo-{name}"

@@ -23,6 +23,7 @@ from gradus.models.rewards.judges.places.boxes import (
 from gradus.models.rewards.judges.places.paths import judge_action_prefix, judge_dtw, judge_graph_f1, warped
 from gradus.models.rewards.judges.places.points import (
     judge_action,
+    judge_attended,
     judge_point,
     judge_relative_error,
     judge_span_iou,
@@ -170,6 +171,43 @@ def test_an_action_by_type_and_place(said: Any, gold: Any, expected: float) -> N
     assert judge_action({"completion": json.dumps(said)}, json.dumps(gold), MANY).value == expected
 
 
+@pytest.mark.parametrize(
+    ("said", "gold", "expected"),
+    [
+        ({"action": "click", "point": [1, 1]}, CLICK, 1.0),
+        ({"action": "click", "point": [5, 1]}, CLICK, 0.0),
+        ({"action": "type", "text": "New York city"}, {"action": "type", "text": "york"}, 1.0),  # F1 = 2/4
+        ({"action": "type", "text": "New York city hall"}, {"action": "type", "text": "york"}, 0.0),  # 2/5
+        ({"action": "type"}, {"action": "type", "text": "york"}, 0.0),
+        ({"action": "type", "text": ""}, {"action": "type", "text": ""}, 0.0),
+        ({"action": "home"}, {"action": "home"}, 1.0),
+    ],
+)
+def test_an_action_as_a_whole_with_the_words_of_its_text(said: Any, gold: Any, expected: float) -> None:
+    verdict = judge_action({"completion": json.dumps(said)}, json.dumps(gold), MANY, whole=True, least_f1=0.5)
+    assert (verdict.value, verdict.outcome) == (expected, "correct" if expected else "wrong")
+
+
+@pytest.mark.parametrize(
+    ("regions", "expected"),
+    [
+        ([[0, 0, 4, 3]], 1.0),  # IoU 12/16
+        ([[0, 0, 4, 2]], 0.0),  # 8/16 is not above a half
+        ([[9, 9, 12, 12], [0, 0, 4, 4]], 1.0),
+        ([[0, 0, 4, 4], [0, 0, 4, 2]], 0.0),  # one region twice
+        ([], 0.0),
+        ([[0, 0, 4, 4]] + [[at, 9, at + 1, 10] for at in range(100)], 0.0),
+        ("no list", 0.0),
+        ([[4, 4, 0, 0]], 0.0),
+    ],
+)
+def test_regions_that_are_attended(regions: Any, expected: float) -> None:
+    said = f"<blink>{json.dumps(regions)}</blink><think>[0, 0, 4, 4]</think>"
+    assert judge_attended({"completion": said, "action": CLICK}, "", MANY).value == expected
+    assert judge_attended({"completion": said, "action": {"action": "back"}}, "", MANY).value == 1.0
+    assert judge_attended({"completion": said}, "", MANY).outcome == "error"
+
+
 def test_graphs_by_their_nodes_and_edges() -> None:
     gold = {"nodes": ["man", "horse", "hat"], "edges": [["man", "rides", "horse"], ["man", "wears", "hat"]]}
     said = {"nodes": ["Man", "horse"], "edges": [["man", "rides", "horse"]]}
@@ -230,7 +268,8 @@ GOLDS = {
     "rouge_l": "a reference", "chrf": "Quartz", "edit_similarity": "def f(): pass", "label": "cat",
     "box_iou": "[0, 0, 1, 1]", "boxes": "[[0, 0, 1, 1]]", "detections": "[[0, 0, 1, 1]]",
     "point": "[0, 0, 1, 1]", "span_iou": "[0, 1]",
-    "relative_error": "5", "action": '{"action": "click"}', "graph_f1": '{"nodes": ["a"]}', "dtw": '["a"]',
+    "relative_error": "5", "action": '{"action": "click"}',
+    "attended": '{"action": "click", "box": [0, 0, 1, 1]}', "graph_f1": '{"nodes": ["a"]}', "dtw": '["a"]',
     "action_prefix": '["a"]',
 }  # fmt: skip
 EXTRA = {"constraints": [{"contains": "Quartz"}], "key_points": [[["quartz"]]], "terms": ["quartz"]}
