@@ -24,7 +24,7 @@ import gradus
 from gradus.components.user_modules import modules_of
 from gradus.models.judging.folders import make_folder
 from gradus.models.judging.messages import Batch, Hello, Message
-from gradus.models.judging.process_tree import kill_tree
+from gradus.models.processes.tree import kill_tree
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 from gradus.models.sandbox import confined

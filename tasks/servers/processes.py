@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 
 from gradus.data.errors import StageError
 from gradus.data.package import package_file
-from gradus.models.judging.process_tree import kill_tree
+from gradus.models.processes.tree import kill_tree
 from gradus.tasks.config.settings import code_root
 from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.isolation import child_environment
