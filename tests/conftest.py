@@ -52,8 +52,8 @@ RUN_TWICE = ("e2e", "vllm")
 """Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""
 
 NOT_QUICK = (
-    *("e2e", "faults", "vllm", "models/judging", "models/training/parallel", "tasks/host", "tasks/inspect/report"),
-    *("tasks/servers", "tasks/stages/score", "tasks/stages/update/launch"),
+    *("e2e", "faults", "vllm", "models/judging", "models/processes", "models/training/parallel", "tasks/host"),
+    *("tasks/inspect/report", "tasks/servers", "tasks/stages/score", "tasks/stages/update/launch"),
     *("flows/console/browser/test_browse.py", "flows/console/test_progress.py", "flows/console/test_run_tables.py"),
     *("flows/library/test_library.py", "flows/loop/test_reruns.py", "flows/recipe/test_ahead.py", "flows/test_fuzz.py"),
     *("data/lake/test_store.py", "flows/test_session.py", "flows/test_verbs.py", "models/engines/test_server.py"),

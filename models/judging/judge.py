@@ -1,11 +1,12 @@
-"""A judge: a disposable process that scores completions, one JSON line in, one JSON line a row out.
+"""A judge: a disposable process that scores completions, one message a batch in, one message a row out.
 
     python -P -m gradus.models.judging.judge        # started by gradus.models.judging.pool, never by hand
 
 What is covered: the process may hang, crash, exit, print or eat memory, and only the row being judged is lost. Verdicts
-travel over a private descriptor and carry a random word that only the parent and this loop know; whatever judged code
-or a library prints goes to stderr, of which the parent keeps some. The environment was scrubbed by the parent; address
-space, core and file size are limited here. An alarm in the kernel's hands ends the process should the parent be gone.
+travel over a private pipe and carry a random word that only the parent and this loop know; what judged code or a
+library prints goes to another pipe, and the parent keeps some of it. The environment was scrubbed by the parent;
+address space, core and file size are limited here. An alarm in the kernel's hands ends the process should the parent
+be gone.
 What is not covered: a user's reward function is code that the user chose to run, with the user's own rights: it can
 read files and use the network, and one written to deceive could find the random word in this process's memory.
 """
@@ -13,20 +14,20 @@ read files and use the network, and one written to deceive could find the random
 import contextlib
 import importlib
 import json
-import os
 import resource
 import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, cast
 
 from gradus.components.user_modules import Module, UserFileError, describe, executed, named_function, stranger, watch
-from gradus.models.judging.messages import Hello, Message, judged
+from gradus.models.judging.messages import judged
+from gradus.models.processes.parent import Parent
 from gradus.models.rewards import RewardSpec, load
 from gradus.models.rewards.base import Verdict, best, failed
 from gradus.models.rewards.user import (
@@ -49,19 +50,16 @@ MAX_TRACES = 3
 FILE_BYTES = 64 * 1024 * 1024
 
 RowJson = dict[str, object]
-Say = Callable[[Message], None]
+Say = Callable[[Mapping[str, Any]], None]
 
 
 def main() -> None:
     """Serve until the parent closes the pipe."""
-    requests, replies = _private_channel()
-    hello: Hello = json.loads(requests.readline())
-    nonce = hello["nonce"]
-
-    def say(message: Message) -> None:
-        # ASCII only: lone surrogates and control characters of judged text stay escaped.
-        _write_all(replies, json.dumps({"nonce": nonce, **message}).encode("ascii") + b"\n")
-
+    parent = Parent()
+    # A judge that is killed has printed what it printed.
+    cast("TextIOWrapper", sys.stdout).reconfigure(line_buffering=True)
+    lines, say = iter(parent), parent.send
+    hello = json.loads(next(lines))
     try:
         _limit(hello["memory_bytes"])
         spec = RewardSpec(**hello["spec"])
@@ -73,7 +71,7 @@ def main() -> None:
         say({"fatal": str(error) if isinstance(error, UserFileError) else describe(error)})
         raise
     say({"ready": True})
-    for line in requests:
+    for line in lines:
         answer(line, say)
 
 
@@ -81,19 +79,6 @@ def _remove_folder(folder: Path) -> None:
     """Remove the empty temporary folder if the parent died without closing."""
     with contextlib.suppress(OSError):
         folder.rmdir()
-
-
-def _private_channel() -> tuple[BinaryIO, int]:
-    """Move the protocol off descriptors 0 and 1, which judged code may read and print to; children inherit neither."""
-    requests, replies = os.dup(0), os.dup(1)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, 0)
-    os.close(nowhere)
-    os.dup2(2, 1)
-    cast("TextIOWrapper", sys.stdout).reconfigure(
-        line_buffering=True
-    )  # a judge that is killed has printed what it printed
-    return os.fdopen(requests, "rb"), replies
 
 
 def _limit(memory_bytes: int) -> None:
@@ -217,12 +202,6 @@ class _Alarm:
 
     def __exit__(self, *exc: object) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-def _write_all(descriptor: int, content: bytes) -> None:
-    view = memoryview(content)
-    while view:
-        view = view[os.write(descriptor, cast("bytes", view)) :]
 
 
 if __name__ == "__main__":

@@ -22,15 +22,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
+from typing import Any
 
 from gradus.models.judging.judge import BATCH_ITEMS
-from gradus.models.judging.messages import Message, verdict_of
+from gradus.models.judging.messages import verdict_of
 from gradus.models.judging.process import Chunk, JudgeProcess
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row, Verdict, failed
 
 START_LIMIT_S = 120.0
 MAX_START_FAILURES = 3
+SETTLE_S = 1.0
+"""Seconds in which a judge that has closed its pipe exits."""
 IN_FLIGHT = 2
 CHUNK_ROWS = 64
 CHUNK_CHARS = 256 * 1024
@@ -188,7 +191,7 @@ class JudgePool:
             if judge is None:
                 return
             chunk = job.queue.popleft()
-            judge.send(chunk, [job.rows[i] for i in chunk.indices])
+            judge.ask(chunk, [job.rows[i] for i in chunk.indices])
             if len(judge.in_flight) == 1:
                 self._restart_clock(judge)
 
@@ -202,18 +205,14 @@ class JudgePool:
 
     def _wait(self, job: "_Job", selector: DefaultSelector) -> None:
         for judge in self._judges:
-            selector.register(judge.stdout, EVENT_READ, judge)
-            if judge.has_unsent:
-                selector.register(judge.stdin, EVENT_WRITE, judge)
+            selector.register(judge, EVENT_READ | (EVENT_WRITE if judge.has_unsent else 0), judge)
         deadlines = [j.deadline for j in self._judges if j.deadline is not None]
         # Read before checking deadlines, so that a verdict that arrived while we were busy is not a time-out.
         now = time.monotonic()
         patience_s = min([1.0, *(max(0.0, d - now) for d in deadlines)])
         ready = selector.select(patience_s)
         for judge in self._judges:
-            selector.unregister(judge.stdout)
-            if judge.has_unsent:
-                selector.unregister(judge.stdin)
+            selector.unregister(judge)
         readable = [key.data for key, events in ready if events & EVENT_READ]
         for key, events in ready:
             if events & EVENT_WRITE:
@@ -224,14 +223,13 @@ class JudgePool:
             self._expire(job, judge)
 
     def _receive(self, job: "_Job", judge: JudgeProcess) -> None:
-        messages, alive = judge.receive()
-        for message in messages:
+        for message in judge.receive():
             if not job.is_failing:
                 self._take(job, judge, message)
-        if not alive:
+        if judge.closed:
             self._bury(job, judge)
 
-    def _take(self, job: "_Job", judge: JudgeProcess, message: Message) -> None:
+    def _take(self, job: "_Job", judge: JudgeProcess, message: dict[str, Any]) -> None:
         if "fatal" in message:
             raise JudgeStartError(str(message["fatal"]))
         if "ready" in message:
@@ -277,8 +275,9 @@ class JudgePool:
 
     def _bury(self, job: "_Job", judge: JudgeProcess) -> None:
         """A judge that died by itself: the row it was judging is suspect."""
-        judge.settle()
-        how = judge.end()
+        judge.settle(SETTLE_S)
+        code = judge.end()
+        how = f"signal {-code}" if code < 0 else f"exit status {code}"
         if not judge.ready or not judge.in_flight:
             self._start_failures += not judge.ready
             if self._start_failures >= MAX_START_FAILURES:

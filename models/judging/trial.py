@@ -6,7 +6,6 @@ tried(resolve("mine.py:f", {}), rows, limit_s=5.0)     # a verdict for each row,
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from select import select
 
 from gradus.models.judging.messages import verdict_of
 from gradus.models.judging.pool import START_LIMIT_S, JudgeStartError
@@ -24,16 +23,9 @@ def tried(spec: RewardSpec, rows: Sequence[Row], *, limit_s: float, log: Path | 
     judge = JudgeProcess(spec, item_timeout_s=limit_s, deadline=until, log=log)
     verdicts: list[Verdict] = []
     try:
-        judge.send(Chunk(list(range(len(rows)))), rows)
-        alive = True
-        while alive and len(verdicts) < len(rows):
-            unsent = [judge.stdin] if judge.has_unsent else []
-            readable, writable, _ = select([judge.stdout], unsent, [], max(0.0, until - time.monotonic()))
-            if not readable and not writable:
-                break
-            judge.flush()
-            messages, alive = judge.receive()
-            for message in messages:
+        judge.ask(Chunk(list(range(len(rows)))), rows)
+        while not judge.closed and len(verdicts) < len(rows) and judge.wait(max(0.0, until - time.monotonic())):
+            for message in judge.receive():
                 if "fatal" in message:
                     raise JudgeStartError(str(message["fatal"]))
                 if "ready" in message:

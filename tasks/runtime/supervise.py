@@ -8,35 +8,35 @@ silent, on Ctrl-C and at the end; it dies by itself when this process dies. A de
 Threads may use the workers of several kinds at once; those of one kind wait for each other.
 """
 
-import contextlib
-import json
-import os
-import selectors
 import signal
-import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from gradus.data.errors import GradusError, StageError, error_class
+from gradus.data.errors import GradusError, StageError
 from gradus.models.judging.folders import remove_folders
-from gradus.models.judging.process_tree import kill_tree
+from gradus.models.processes.child import Child
+from gradus.models.processes.tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.isolation import child_environment
 from gradus.tasks.host.logs import last_words, open_log
+from gradus.tasks.host.raised import known_error
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.kept_workers import KeptWorkers, MadeOf
-from gradus.tasks.runtime.messages import Failed, Message
 
 OnBeat = Callable[[float, str], None]
 MOVE_S = 10.0
 """Seconds in which an idle worker is with another run."""
+_SETTLE_S = 5.0
+"""Seconds in which a worker that has closed its pipe exits, with the memory of its GPU."""
 
 PRELOAD = {
     "policy": "gradus.tasks.stages.rollout.stage,gradus.tasks.stages.update.stage",
@@ -87,24 +87,11 @@ class Worker:
         ]
         with open_log(log_path) as log:
             self._log_start = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env={**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)},
-                start_new_session=True,
-            )
-        assert self._process.stdout is not None
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._process.stdout, selectors.EVENT_READ)
-        self._buffer = b""
+            environment = {**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)}
+            self._child = Child(command, env=environment, output=log, errors=log)
+        self.pid = self._child.pid
+        self._heard: deque[dict[str, Any]] = deque()
         self._ready = False
-
-    @property
-    def pid(self) -> int:
-        """The child's process id."""
-        return self._process.pid
 
     @property
     def is_ready(self) -> bool:
@@ -114,7 +101,7 @@ class Worker:
     @property
     def alive(self) -> bool:
         """Return whether the child still runs."""
-        return self._process.poll() is None
+        return self._child.alive
 
     def run(self, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job; the child's error as the typed error it was, StageError if the child itself failed."""
@@ -122,9 +109,7 @@ class Worker:
         try:
             self.make_ready(stage, limits)
             self._hand_over(stage, job, limits, on_beat)
-            message = self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")
-            assert message["kind"] == "done"
-            return message["result"]
+            return self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")["result"]
         except GradusError:
             raise
         except BaseException:
@@ -155,30 +140,17 @@ class Worker:
 
     def close(self) -> None:
         """End the child and everything it started."""
-        kill_tree(self._process.pid)
-        with contextlib.suppress(BrokenPipeError):
-            if self._process.stdin is not None:
-                self._process.stdin.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        self._selector.close()
-        self._process.wait()
-        remove_folders(self._process.pid)
+        self._child.end()
+        remove_folders(self.pid)
 
     def _hand_over(self, stage: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> None:
-        self._send(job)
+        self._child.send(job)  # _receive reports a dead child
         try:
             self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
         except _DeathError as death:
             raise _IdleDeathError(death.message, hint=death.hint) from None
 
-    def _send(self, job: Mapping[str, object]) -> None:
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # _receive reports a dead child
-            self._process.stdin.write(json.dumps(job).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> Message:
+    def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> dict[str, Any]:
         deadline = time.monotonic() + wall_s
         while True:
             message = self._next_message(min(silence_s, max(0.0, deadline - time.monotonic())))
@@ -190,23 +162,24 @@ class Worker:
             elif message["kind"] == "beat":
                 on_beat(message["frac"], message["text"])
             elif message["kind"] == "error":
-                raise _typed(stage, message, self.log_path)
+                raise known_error(message) or self._unknown(stage, message)
             if time.monotonic() >= deadline:
                 self._fail_for_time(stage, wall_s, silence_s, over=True)
 
-    def _next_message(self, timeout_s: float) -> Message | None:
-        """The next line of the child; None when none comes in time."""
-        assert self._process.stdout is not None
-        end = time.monotonic() + timeout_s
-        while b"\n" not in self._buffer:
-            if not self._selector.select(max(0.0, end - time.monotonic())):
-                return None
-            chunk = os.read(self._process.stdout.fileno(), 1 << 16)
-            if not chunk:
+    def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
+        """The next message of the child; None when none comes in time."""
+        until = time.monotonic() + timeout_s
+        while not self._heard:
+            if self._child.closed:
                 raise self._death()
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return json.loads(line)
+            if not self._child.wait(until - time.monotonic()):
+                return None
+            self._heard += self._child.receive()
+        return self._heard.popleft()
+
+    def _unknown(self, stage: str, message: Mapping[str, str]) -> StageError:
+        hint = message["hint"] or f"see {self.log_path}; then repeat the command"
+        return StageError(f"stage {stage} failed: {message['message']}", hint=hint)
 
     def _fail_for_time(self, stage: str, wall_s: float, silence_s: float, *, over: bool) -> None:
         self.close()
@@ -221,8 +194,8 @@ class Worker:
         )
 
     def _death(self) -> "_DeathError":
-        code = self._process.wait()
-        kill_tree(self._process.pid)
+        self._child.settle(_SETTLE_S)
+        code = self._child.end()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
         tail = last_words(self.log_path, self._log_start)
@@ -354,12 +327,3 @@ class WorkerPool:
 
 def _unheard(frac: float, text: str) -> None:
     """A worker that starts has nothing to say."""
-
-
-def _typed(stage: str, message: Failed, log_path: Path) -> GradusError:
-    """The error that the child raised, as its own type where that is one of ours."""
-    kind = error_class(message["type"]) if message["known"] else None
-    if kind is not None:
-        return kind(message["message"], hint=message["hint"])
-    hint = message["hint"] or f"see {log_path}; then repeat the command"
-    return StageError(f"stage {stage} failed: {message['message']}", hint=hint)

@@ -1,8 +1,9 @@
-"""The child process that stages run in: jobs in and answers out as JSON lines, dead as soon as its parent is.
+"""The child process that stages run in: jobs in and answers out over one pipe, dead as soon as its parent is.
 
     python -m gradus.tasks.runtime.worker [--execute module:function] [--preload module,module]
 
-What a library prints goes to the log file that the parent gave as stdout and stderr, never into the protocol.
+It sends {"kind": "ready"} once and then, for every job, "taken", "beat" with `frac` and `text`, and "done" with the
+`result`, or "error" (gradus.tasks.host.raised); "alive" in between. What a library prints goes to the log.
 The heart-beat comes from a thread of its own; a stage that holds the interpreter lock for good silences it, and the
 parent then ends the process. Covered: death of the parent, or of this process, by any means. Not covered: a child that
 leaves the session, which the parent's kill_tree finds by its descent while both live.
@@ -22,19 +23,22 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
+from io import TextIOWrapper
 from pathlib import Path
-from typing import IO, Any
+from queue import SimpleQueue
+from typing import Any, cast
 
 import psutil
 
-from gradus.data.errors import GradusError, StageError, in_words
+from gradus.data.errors import StageError
 from gradus.models.judging.folders import remove_folders
-from gradus.tasks.config.redaction import hide, hide_in_logs, hide_in_output
+from gradus.models.processes.parent import Parent
+from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.isolation import die_with_parent
 from gradus.tasks.host.logs import open_log
+from gradus.tasks.host.raised import failed
 from gradus.tasks.runs.records import Report
-from gradus.tasks.runtime.messages import Message
 from gradus.tasks.stages.warm import Warm
 
 HEARTBEAT_S = 2.0
@@ -47,20 +51,6 @@ Job = Mapping[str, Any]
 Executor = Callable[[Job, Warm, Callable[..., None]], Report]
 
 
-class Channel:
-    """Writes one JSON line at a time to the parent, from any thread."""
-
-    def __init__(self, stream: IO[str]) -> None:
-        self._stream = stream
-        self._lock = threading.Lock()
-
-    def send(self, message: Message) -> None:
-        """Send one message."""
-        with self._lock:
-            self._stream.write(json.dumps(message, default=str) + "\n")
-            self._stream.flush()
-
-
 def main() -> None:
     """Serve jobs until the parent closes the pipe."""
     parser = argparse.ArgumentParser()
@@ -68,27 +58,27 @@ def main() -> None:
     parser.add_argument("--preload", default="")
     options = parser.parse_args()
     guardian = _leave_guardian()
-    jobs, channel = _claim_pipes()
+    parent = Parent()
+    cast("TextIOWrapper", sys.stdout).reconfigure(encoding="utf-8")
     hide_in_logs()
     hide_in_output()
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_heartbeat, args=(channel,), daemon=True).start()
-    incoming = _reader(jobs)
+    threading.Thread(target=_heartbeat, args=(parent,), daemon=True).start()
+    jobs = _jobs(parent)
     # transformers imports these, a fifth of its own import, for assisted decoding and for models of images.
     with lean_imports("pandas", "scipy", "sklearn"):
         for name in filter(None, options.preload.split(",")):
             importlib.import_module(name)
     module, _, function = options.execute.partition(":")
     execute: Executor = getattr(importlib.import_module(module), function)
-    channel.send({"kind": "ready"})
+    parent.send({"kind": "ready"})
     warm = Warm()
     while True:
-        incoming.wait()
-        job = incoming.take()
+        job = jobs.get()
         if "log" in job:
             warm = Warm()
-        _work(partial(_move, guardian) if "log" in job else execute, job, warm, channel)
+        _work(partial(_move, guardian) if "log" in job else execute, job, warm, parent)
 
 
 def _move(guardian: int, job: Job, *_: object) -> Report:
@@ -104,57 +94,29 @@ def _move(guardian: int, job: Job, *_: object) -> Report:
     return {}
 
 
-def _work(execute: Executor, job: Job, warm: Warm, channel: Channel) -> None:
+def _work(execute: Executor, job: Job, warm: Warm, parent: Parent) -> None:
     def beat(frac: float, text: str = "") -> None:
-        channel.send({"kind": "beat", "frac": frac, "text": text})
+        parent.send({"kind": "beat", "frac": frac, "text": text})
 
-    channel.send({"kind": "taken"})
+    parent.send({"kind": "taken"})
     try:
-        channel.send({"kind": "done", "result": execute(job, warm, beat)})
+        parent.send({"kind": "done", "result": execute(job, warm, beat)})
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
         traceback.print_exc()
-        plain = in_words(error)
-        channel.send(
-            {
-                "kind": "error",
-                "type": type(error).__name__,
-                "known": isinstance(error, GradusError),
-                "message": hide(plain.message),
-                "hint": plain.hint,
-            }
-        )
+        parent.send(failed(error))
 
 
-class _Inbox:
-    """The next job, handed from the reading thread to the main one."""
-
-    def __init__(self) -> None:
-        self._ready = threading.Event()
-        self._job: Job = {}
-
-    def put(self, job: Job) -> None:
-        self._job = job
-        self._ready.set()
-
-    def wait(self) -> None:
-        self._ready.wait()
-
-    def take(self) -> Job:
-        self._ready.clear()
-        return self._job
-
-
-def _reader(jobs: IO[str]) -> _Inbox:
+def _jobs(parent: Parent) -> SimpleQueue[Job]:
     """Read jobs in a thread, so that the end of the pipe is noticed while a stage runs."""
-    inbox = _Inbox()
+    jobs: SimpleQueue[Job] = SimpleQueue()
 
     def read() -> None:
-        for line in jobs:
-            inbox.put(json.loads(line))
+        for line in parent:
+            jobs.put(json.loads(line))
         _end()
 
     threading.Thread(target=read, daemon=True).start()
-    return inbox
+    return jobs
 
 
 def _end() -> None:
@@ -162,21 +124,10 @@ def _end() -> None:
     os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
-def _claim_pipes() -> tuple[IO[str], Channel]:
-    """Keep the pipes under other numbers and send what is printed to the log."""
-    jobs = os.fdopen(os.dup(0), "r", encoding="utf-8")
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    with open(os.devnull, encoding="utf-8") as nothing:  # noqa: PTH123 - a device, not a path
-        os.dup2(nothing.fileno(), 0)
-    os.dup2(2, 1)
-    sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
-    return jobs, Channel(answers)
-
-
-def _heartbeat(channel: Channel) -> None:
-    quiet = threading.Event()
-    while not quiet.wait(HEARTBEAT_S):
-        channel.send({"kind": "alive"})
+def _heartbeat(parent: Parent) -> None:
+    while True:
+        time.sleep(HEARTBEAT_S)
+        parent.send({"kind": "alive"})
 
 
 def _leave_guardian() -> int:
@@ -196,7 +147,7 @@ def _leave_guardian() -> int:
         os.setsid()
         watched = os.pidfd_open(worker)
         for descriptor in range(3):
-            os.close(descriptor)  # the pipes are the worker's alone: their end is how its death is noticed
+            os.close(descriptor)  # the pipe is the worker's alone: its end is how its death is noticed
         select.select([watched], [], [])
         while left := _living(worker):
             for process in left:

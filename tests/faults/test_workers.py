@@ -90,7 +90,7 @@ def test_a_worker_that_is_being_made_as_ctrl_c_comes_is_ended_with_the_others(
         def __init__(self, *arguments: Any) -> None:
             time.sleep(0.3)  # the thread that waits is interrupted before there is a process
             super().__init__(*arguments)
-            made.append(psutil.Process(self._process.pid))
+            made.append(psutil.Process(self.pid))
 
     def interrupted() -> None:
         raise KeyboardInterrupt

@@ -17,8 +17,8 @@ from gradus.models.engines.base import EngineError, Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.server import ServerEngine
 from gradus.models.engines.settings import ServerConfig
-from gradus.models.judging.process_tree import kill_tree
 from gradus.models.policy import load_policy
+from gradus.models.processes.tree import kill_tree
 from tests.patience import quiet_port, until
 
 BOUND = 2e-4

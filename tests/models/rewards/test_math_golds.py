@@ -106,9 +106,9 @@ def test_white_space_is_taken_off_the_ends_in_linear_time() -> None:
         ("\\, \\;~7\\! ~\\,", "7"),
         ("$ \\,7~$", "7"),
     ):
-        started = time.perf_counter()
+        started = time.process_time()
         assert symbolic._trim(text) == (text if left is None else left)
-        assert time.perf_counter() - started < 2
+        assert time.process_time() - started < 2
 
 
 @pytest.mark.parametrize(

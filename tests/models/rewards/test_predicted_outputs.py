@@ -74,10 +74,10 @@ def test_the_answer_is_the_gold_of_a_row_without_its_own() -> None:
     "piece", ["[", '{"final_output":', "9", '"', "\\u00", "\ud800", "\x00", "1e", "\n", '{"final_output": 1e999}\n']
 )
 def test_hostile_predictions_are_no_error_and_take_linear_time(piece: str) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     for last in (piece * (50_000 // len(piece)), f'{{"final_output": {piece * 10_000}}}'):
         assert value(last, GOLD)[0] in (0.0, 0.1)
-    assert time.perf_counter() - begun < 2
+    assert time.process_time() - begun < 2
 
 
 KERNEL = """
@@ -165,8 +165,8 @@ def test_a_pattern_that_is_none_is_refused() -> None:
     ],
 )
 def test_hostile_programs_are_no_error_and_take_linear_time(piece: str) -> None:
-    begun = time.perf_counter()
+    begun = time.process_time()
     text = piece * (48_000 // len(piece))
     for program in (text, f"{piece * 90}1", f"{piece * 5_000}\n```\n```\n{piece * 5_000}"):
         assert ruled(program) in (0.0, 1.0)
-    assert time.perf_counter() - begun < 3
+    assert time.process_time() - begun < 3

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from gradus.data.errors import StageError
 from gradus.data.runlock import holder
-from gradus.models.judging.process_tree import kill_tree
+from gradus.models.processes.tree import kill_tree
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import RunFinished
 from gradus.tasks.stages.update.launch.invitation import invitation

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gradus.models.judging.process_tree import kill_tree
+from gradus.models.processes.tree import kill_tree
 from gradus.tasks.config.learning import LaunchConfig, UpdateConfig
 from gradus.tasks.config.settings import run_logs
 from gradus.tasks.stages.context import StageContext
