@@ -87,7 +87,7 @@ class TrainAnswer(TypedDict):
 
 
 class Cost(TypedDict):
-    """What is likely to be spent; None for what was never measured."""
+    """Expected cost; None for a figure that was never measured."""
 
     rollouts: int | None
     """Completions to sample; None if no plan and nothing like it says how many."""
