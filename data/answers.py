@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 
 _MINUS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
+_MINUS |= str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})  # NFKC makes 2² 22
 _LATEX_FRACTION = re.compile(r"(-?)\s*\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(-?\d+)\s*\}|(\d))")
 _PLAIN_FRACTION = re.compile(r"(-?\d+)\s*/\s*(-?\d+)")
 _GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\,|\\!,| )\d{3})+"

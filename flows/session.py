@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.kept_workers import kept_workers
-from gradus.tasks.runtime.stage_adapter import Session, git_sha
+from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.runtime.supervise import WorkerPool
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.servers.home_servers import mlflow_login
@@ -163,5 +164,14 @@ def _facts(spec: RunSpec) -> Mapping[str, object]:
         "params": spec.body,
         **({} if spec.changed is None else {"changed": spec.changed}),
         "prefect_flow_run_id": flow_run.id or "",
-        "git_sha": git_sha(Path(__file__).parent),
+        "git_sha": _git_sha(Path(__file__).parent),
     }
+
+
+def _git_sha(folder: Path) -> str:
+    """Return the commit of a checkout; empty outside one."""
+    try:
+        done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()

@@ -64,7 +64,7 @@ class IngestConfig(Config):
 INGEST = Stage(
     "ingest",
     "Turn a source into a problems table.",
-    version=3,
+    version=4,
     makes="problems",
     settings=IngestConfig,
     takes=(

@@ -6,21 +6,15 @@ Prefect's own cache is switched off: it says Cached after an output was deleted.
 manifest; such a stage ends as `Completed(name="Reused")`.
 """
 
-import os
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
-from typing import Any, ClassVar
 from uuid import UUID
 
 from prefect import Task, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateType
-from prefect.futures import PrefectFuture
-from prefect.results import ResultRecord  # pyright: ignore[reportPrivateImportUsage] - what its stores make
 from prefect.runtime import task_run
 from prefect.states import Failed
 
@@ -41,47 +35,13 @@ from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.gpu_turn import GpuTurn
-from gradus.tasks.runtime.logbook import log_failure, log_outcome
-from gradus.tasks.runtime.progress import ProgressArtifact
+from gradus.tasks.runtime.prefect_shown import KnownState, ProgressArtifact, Upstream, log_failure, log_outcome
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
 from gradus.tasks.runtime.resuming import Resuming
 from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
-
-
-class _Known(State[Any]):
-    """A state whose result is at hand: Prefect's own has an event loop in another thread look for it."""
-
-    def result(self, *_: object, **__: object) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return self.data.result if isinstance(self.data, ResultRecord) else self.data
-
-
-class _Upstream(PrefectFuture[bool]):
-    """A task run that has completed, by its id alone: Prefect walks through a state, and the outcome in it."""
-
-    _STATE: ClassVar = _Known(type=StateType.COMPLETED, data=True)  # Prefect asks for some data
-
-    def __init__(self, task_run: UUID) -> None:
-        self._id = task_run
-
-    @property
-    def task_run_id(self) -> UUID:
-        return self._id
-
-    @property
-    def state(self) -> State[bool]:
-        return self._STATE
-
-    def wait(self, timeout: float | None = None) -> None:
-        pass
-
-    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: ARG002 - Prefect's
-        return True
-
-    def add_done_callback(self, fn: Callable[[PrefectFuture[bool]], None]) -> None:
-        fn(self)
 
 
 @dataclass
@@ -146,11 +106,11 @@ class Session:
             self.say(sentence(account))
         return outcome
 
-    def _made_by(self, inputs: Inputs) -> list[_Upstream]:
+    def _made_by(self, inputs: Inputs) -> list[Upstream]:
         """The tasks that made the inputs, from which Prefect draws an arrow each."""
         given = {ref for refs in inputs.values() for ref in refs}
         made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
-        return [_Upstream(task_run) for task_run in made.values() if task_run]
+        return [Upstream(task_run) for task_run in made.values() if task_run]
 
     def close(self) -> None:
         """Let other runs have the GPU, without this run's worker in its memory."""
@@ -206,7 +166,7 @@ def _stage_task(request: _Request) -> State[Outcome]:
     session = request.session
     log_outcome(outcome, session.store.path(outcome.ref))
     publish_round(session.journal.run, session.store, outcome, session.outcomes)
-    return _Known(type=StateType.COMPLETED, name="Reused" if outcome.reused else "Completed", data=outcome)
+    return KnownState(type=StateType.COMPLETED, name="Reused" if outcome.reused else "Completed", data=outcome)
 
 
 @cache
@@ -236,12 +196,8 @@ def _is_finished(session: Session, ref: Ref) -> bool:
     """Return whether the artifact is there, after waiting for another command that computes it."""
     if session.store.find(ref) is not None:
         return True
-    wait_until_free(session.store.path(ref), session.on_wait or _ignore)
+    wait_until_free(session.store.path(ref), session.say)
     return session.store.find(ref) is not None
-
-
-def _ignore(text: str) -> None:
-    """Nobody listens."""
 
 
 def _reuse(job: Job, request: _Request) -> Report | None:
@@ -258,7 +214,7 @@ def _reuse(job: Job, request: _Request) -> Report | None:
             raise
         return None
     outside = stage_spec(job.stage).breach(report, request.call.config)
-    with hold(session.store.path(ref), job.run, session.on_wait or _ignore):
+    with hold(session.store.path(ref), job.run, session.say):
         if session.store.find(ref) is None:
             return None
         if not outside:
@@ -342,14 +298,3 @@ def worker_of(stage: Stage, config: Config, *, separate_sampler: bool) -> str:
     """Return the process of a stage; `separate_sampler` keeps sampling out of the one that learns meanwhile."""
     kind = stage.worker_for(config)
     return "sampler" if separate_sampler and stage.name == "rollout" and kind == "policy" else kind
-
-
-def git_sha(folder: Path) -> str:
-    """The commit that the code stands at, or nothing outside a checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=True, env=os.environ
-        )
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()

@@ -38,6 +38,11 @@ def test_other_answers_have_other_forms() -> None:
     assert len(set(keys)) == len(apart), keys
 
 
+def test_a_power_is_no_longer_number() -> None:
+    assert number("2²") is None
+    assert answer_key("x²") == answer_key("x^2") != answer_key("x2")
+
+
 def test_nothing_has_no_form() -> None:
     assert answer_key(None) is None
     assert answer_key(" ") == ""

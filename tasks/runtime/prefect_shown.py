@@ -1,0 +1,117 @@
+"""Parts of a stage that Prefect shows: states whose result is at hand, arrows between tasks, log lines and progress.
+
+The logger `gradus` alone reaches Prefect's pages (PREFECT_LOGGING_EXTRA_LOGGERS); nothing of it is shown at the
+terminal, which has lines of its own. Only counts and sentences of ours are logged, nothing that a policy wrote.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+from uuid import UUID
+
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.client.schemas.objects import State, StateType
+from prefect.futures import PrefectFuture
+from prefect.results import ResultRecord  # pyright: ignore[reportPrivateImportUsage] - what its stores make
+
+from gradus.data.errors import in_words
+from gradus.tasks.runtime.calls import Outcome
+
+FIRST_S = 5.0
+EVERY_S = 5.0
+
+_log = logging.getLogger("gradus")
+_log.setLevel(logging.INFO)
+_log.propagate = False
+# Without a handler of its own Python would print warnings to the terminal where Prefect has added none.
+_log.addHandler(logging.NullHandler())
+
+
+class KnownState(State[Any]):
+    """A state whose result is at hand: Prefect's own has an event loop in another thread look for it."""
+
+    def result(self, *_: object, **__: object) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Return the result."""
+        return self.data.result if isinstance(self.data, ResultRecord) else self.data
+
+
+class Upstream(PrefectFuture[bool]):
+    """A task run that has completed, by its id alone: Prefect walks through a state, and the outcome in it."""
+
+    _STATE: ClassVar = KnownState(type=StateType.COMPLETED, data=True)  # Prefect asks for some data
+
+    def __init__(self, task_run: UUID) -> None:
+        self._id = task_run
+
+    @property
+    def task_run_id(self) -> UUID:
+        """Id of the task run."""
+        return self._id
+
+    @property
+    def state(self) -> State[bool]:
+        """A completed state."""
+        return self._STATE
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Return at once."""
+
+    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: ARG002 - Prefect's
+        """Return True; no task reads it."""
+        return True
+
+    def add_done_callback(self, fn: Callable[[PrefectFuture[bool]], None]) -> None:
+        """Call the function at once."""
+        fn(self)
+
+
+def log_outcome(outcome: Outcome, folder: Path) -> None:
+    """Log how a stage ended well: computed or reused, its counts above 0, its artifact. Inside its Prefect task."""
+    how = "reused" if outcome.reused else f"computed in {outcome.seconds:.1f} s"
+    counts = [f"{name.replace('_', ' ')} {value:,}" for name, value in outcome.summary.items() if _is_count(value)]
+    _log.info("%s: %s; %s", outcome.label, how, ", ".join([*counts, str(folder)]))
+
+
+def log_failure(error: Exception) -> None:
+    """Log the sentence of a stage that failed. Inside its Prefect task."""
+    _log.error("%s", in_words(error))
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value != 0
+
+
+class ProgressArtifact:
+    """Progress of a running stage, as a progress artifact of its Prefect task run; call it at every beat.
+
+    A call to Prefect's server costs tens of milliseconds, so a stage that ends soon makes none and a long one few. The
+    first artifact is made FIRST_S seconds after the stage began; it is then brought up to date every EVERY_S
+    seconds at most, and by `done` at the end.
+    """
+
+    def __init__(self, stage: str) -> None:
+        self._key = f"{stage}-progress"
+        self._next_s = time.monotonic() + FIRST_S
+        self._artifact: UUID | None = None
+
+    def __call__(self, frac: float, text: str) -> None:
+        """The stage has done this share of its work; the text says so in its own units."""
+        if time.monotonic() >= self._next_s:
+            self._tell(frac, text)
+            self._next_s = time.monotonic() + EVERY_S
+
+    def done(self, text: str) -> None:
+        """The stage has ended well: where there is an artifact, it says so."""
+        if self._artifact is not None:
+            self._tell(1.0, text)
+
+    def _tell(self, frac: float, text: str) -> None:
+        percent = 100.0 * min(1.0, max(0.0, frac))
+        if self._artifact is None:
+            made = create_progress_artifact(percent, key=self._key, description=text)
+            assert isinstance(made, UUID)  # a coroutine only in asynchronous flows
+            self._artifact = made
+        else:
+            update_progress_artifact(self._artifact, percent, description=text)
