@@ -94,6 +94,10 @@ class Manifest(BaseModel):
         """The stage that made the artifact; empty for what a user supplied."""
         return str(self.identity.get("stage", ""))
 
+    def parent(self, role: str) -> Ref | None:
+        """Return the first artifact that this one was made of in a role; None if there is none."""
+        return next(map(Ref.parse, self.parents.get(role, ())), None)
+
     @property
     def rows(self) -> int:
         """Rows in all shards."""
