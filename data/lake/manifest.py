@@ -180,6 +180,11 @@ def sha256_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def json_digest(body: object) -> str:
+    """Return the SHA-256 of a value as JSON, the same in whichever order its keys are."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
 def identity_digest(identity: JsonObject) -> str:
     """Return the name of the artifact with this identity: 32 hex digits, the same for the same values."""
     text = json.dumps(identity, sort_keys=True, separators=(",", ":"), allow_nan=False)

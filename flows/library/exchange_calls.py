@@ -10,7 +10,7 @@ from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
 from gradus.flows.parameters import Input, Taken, artifacts, named, runs
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
+from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, check_table, full_name
 
 if TYPE_CHECKING:
     from gradus.flows.exchange import Imported
@@ -132,7 +132,7 @@ def import_rollouts(
     `reward` or `correct`, and `completion`, `completion_tokens`, `sample`, `round` if there are any. Return names of
     the artifacts, and what the files lack.
     """
-    from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source
+    from gradus.tasks.inspect.exchange.incoming import check_source
 
     path, model = named(source), None if tokenizer is None else named(tokenizer)
     sampler = None if policy is None else named(policy)
@@ -141,7 +141,8 @@ def import_rollouts(
     check_source(Path(path), system, Path(model) if model else None, sampler, given, asked)
     check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
     place = None if out is None else named(out)
-    check_rows_out(place)
+    if place is not None:
+        check_table(Path(place), kinds=(".parquet", ".jsonl"))
     with computing() as ready:
         from gradus.flows import exchange
 
