@@ -1,12 +1,11 @@
 """`compare`: several methods under one budget and the same seeds, as a Prefect flow."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gradus.data.errors import BadInputError, GateError, GradusError, PrunedError, StageError
+from gradus.data.lake.manifest import json_digest
 from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
 from gradus.flows.loop.comparing.budget import Budget
@@ -107,7 +106,7 @@ def _train_all(
 
 def _name_of(body: Mapping[str, object]) -> str:
     """The name of a comparison's run: the same trainings under the same budget are the same run."""
-    return f"compare-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:8]}"
+    return f"compare-{json_digest(body)[:8]}"
 
 
 def _train(method: Variant, seed: int, budget: Budget, run: str) -> None:

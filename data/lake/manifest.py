@@ -94,6 +94,10 @@ class Manifest(BaseModel):
         """The stage that made the artifact; empty for what a user supplied."""
         return str(self.identity.get("stage", ""))
 
+    def parent(self, role: str) -> Ref | None:
+        """Return the first artifact that this one was made of in a role; None if there is none."""
+        return next(map(Ref.parse, self.parents.get(role, ())), None)
+
     @property
     def rows(self) -> int:
         """Rows in all shards."""
@@ -174,6 +178,11 @@ def sha256_file(path: Path) -> str:
     """The SHA-256 of a file's bytes, as hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def json_digest(body: object) -> str:
+    """Return the SHA-256 of a value as JSON, the same in whichever order its keys are."""
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def identity_digest(identity: JsonObject) -> str:

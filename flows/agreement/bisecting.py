@@ -4,8 +4,6 @@ The auditor is a reward, or the user, whose labels are lines of a file. The audi
 their own, so the same command judges nothing again.
 """
 
-import hashlib
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import Bools, bools, floats, positions, take_or_null
 from gradus.data.errors import UsageError
+from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
@@ -60,7 +59,7 @@ def bisect(**given: Any) -> Bisected:
         "rollouts": [[each.run, each.round, str(each.rollouts)] for each in ready.stored],
         "rows": asked.rows,
     }
-    name = f"bisect-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:8]}"
+    name = f"bisect-{json_digest(body)[:8]}"
     with open_session(RunSpec(name=name, verb="bisect", seed=0, body=body)) as session:
         return _Bisecting(session, ready, Store(home.lake), asked.rows).found()
 

@@ -1,9 +1,8 @@
 """`agree`: rewards on the same stored rollouts, as a Prefect flow; one stage `score` a reward and artifact."""
 
-import hashlib
-import json
 from typing import Any
 
+from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Store
 from gradus.flows.agreement.asked import agree_asked
 from gradus.flows.agreement.ready import AgreeReady, agree_ready
@@ -30,7 +29,7 @@ def agree(**given: Any) -> Agreement:
     ready = agree_ready(home, asked)
     label_flow_run(f"agree {', '.join(ready.names)}", "agree")
     body = _body(ready)
-    name = f"agree-{hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:8]}"
+    name = f"agree-{json_digest(body)[:8]}"
     with open_session(RunSpec(name=name, verb="agree", seed=0, body=body)) as session:
         found = agreement(Store(home.lake), name, ready.names, _judged(session, ready))
         keep_agreement(found, session.journal.folder)

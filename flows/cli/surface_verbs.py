@@ -13,7 +13,7 @@ from gradus.flows import parameters
 from gradus.flows.cli.options import AsJson, Partial, damage, shown
 from gradus.flows.console.output import answer, aside
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import check_input
+from gradus.tasks.preflight.checks import check_input, check_table
 
 SIZES = (4, 8, 16, 32)
 """Samples of a group among which a plan chooses."""
@@ -52,7 +52,7 @@ def surface(
     """
     from gradus.data.curation.surface.known import learn
     from gradus.flows.console.surface_tables import render_surface
-    from gradus.tasks.inspect.surface import check_table, counted, picture, write_surface, write_tracker
+    from gradus.tasks.inspect.surface import counted, picture, write_surface, write_tracker
 
     if out is not None:
         check_table(out)
@@ -97,7 +97,7 @@ def plan(
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
-    from gradus.tasks.inspect.surface import check_table, counted, hints_there
+    from gradus.tasks.inspect.surface import counted, hints_there
     from gradus.tasks.inspect.surface_plan import Wanted, planned, problems_named, write_plan
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))

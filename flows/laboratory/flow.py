@@ -1,11 +1,10 @@
 """`lab`: objectives of methods on the same stored rounds, as a Prefect flow; then a comparison of the better half."""
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from math import ceil
 from typing import Any
 
+from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Store
 from gradus.flows import comparison
 from gradus.flows.console.output import aside
@@ -52,7 +51,7 @@ def lab(**given: Any) -> Laboratory:
 def _body(ready: LabReady) -> dict[str, object]:
     """The settings of the run: the same methods on the same rounds are the same run."""
     methods = {
-        method.name: {run: _digest(lasting(recipe)) for run, recipe in method.recipes.items()}
+        method.name: {run: json_digest(lasting(recipe))[:8] for run, recipe in method.recipes.items()}
         for method in ready.methods
     }
     return {
@@ -64,11 +63,7 @@ def _body(ready: LabReady) -> dict[str, object]:
 
 
 def _name_of(body: Mapping[str, object]) -> str:
-    return f"lab-{_digest(body)}"
-
-
-def _digest(body: object) -> str:
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:8]
+    return f"lab-{json_digest(body)[:8]}"
 
 
 def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Comparison]:

@@ -10,7 +10,7 @@ from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
 from gradus.flows.parameters import Input, Taken, artifacts, named, runs
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, full_name
+from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, check_table, full_name
 
 if TYPE_CHECKING:
     from gradus.flows.exchange import Imported
@@ -131,7 +131,7 @@ def import_rollouts(
     `reward` or `correct`, and `completion`, `completion_tokens`, `sample`, `round` if there are any. Return names of
     the artifacts, and what the files lack.
     """
-    from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source
+    from gradus.tasks.inspect.exchange.incoming import check_source
 
     files, given = named(source), mapping(columns or ())
     texts = {"tokenizer": tokenizer, "policy": policy, "problems": problems, "out": out}
@@ -139,6 +139,7 @@ def import_rollouts(
     model, sampler, asked, place = inputs.values()
     check_source(Path(files), system, Path(model) if model else None, sampler, given, asked)
     check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
-    check_rows_out(place)
+    if place is not None:
+        check_table(Path(place), kinds=(".parquet", ".jsonl"))
     rewards = {"temperature": temperature, "correct_at": correct_at}
     return run_flow("exchange:import_rollouts", source=files, system=system, columns=given, **inputs, **rewards)

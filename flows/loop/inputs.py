@@ -3,12 +3,11 @@
 Does not import Prefect.
 """
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.memory import Stored
@@ -60,7 +59,7 @@ def run_name(recipe: Recipe) -> str:
 
 
 def _digits(recipe: Recipe) -> str:
-    return hashlib.sha256(json.dumps(lasting(recipe), sort_keys=True).encode()).hexdigest()[:8]
+    return json_digest(lasting(recipe))[:8]
 
 
 def name_of_rerun(runs: Path, run: str, recipe: Recipe) -> str:

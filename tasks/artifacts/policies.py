@@ -76,8 +76,7 @@ def _refuse_other_base(folder: Path, base: Ref) -> None:
 
 def base_ref(store: Store, ref: Ref) -> Ref | None:
     """The checkpoint below an adapter; None for a whole policy."""
-    parents = store.manifest(ref).parents.get(BASE)
-    return Ref.parse(parents[0]) if parents else None
+    return store.manifest(ref).parent(BASE)
 
 
 def verify_policy(store: Store, ref: Ref) -> None:

@@ -50,8 +50,8 @@ def with_places(store: Store, refs: Sequence[Ref], parts: Sequence[pa.Table]) ->
 
 
 def _sampler(store: Store, ref: Ref) -> Ref:
-    named = store.manifest(ref).parents.get("policy", [])
-    if named and store.find(policy := Ref.parse(named[0])) is not None:
+    policy = store.manifest(ref).parent("policy")
+    if policy is not None and store.find(policy) is not None:
         return policy
     raise BadInputError(
         f"{ref} has tokens, and the policy whose tokenizer they are of is not there: no part of a text can be found",

@@ -23,7 +23,7 @@ import gradus
 from gradus.components import KINDS, Kind
 from gradus.components.description import Component as Registered
 from gradus.components.registry import SETTINGS, components
-from gradus.components.settings import Config
+from gradus.components.settings import FILLED_IN, Config
 from gradus.tasks.stages.registry import stages
 
 ENGINES = {
@@ -33,7 +33,6 @@ ENGINES = {
 }
 REQUIRED = "required"
 
-_FILLED_IN = frozenset({"source_sha256", "modules", "libraries"})
 _TESTS = Path(gradus.__file__).parents[2] / "tests"
 _TEST = re.compile(r"def (test_\w+)\(")
 _BOUNDS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
@@ -161,7 +160,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
     """Every setting of a model; of a nested model, of the first entry of a list, or of NAME in a table, dotted keys."""
     docs = model.field_docs() if issubclass(model, Config) else {}
     for name, field in model.model_fields.items():
-        if name in _FILLED_IN:
+        if name in FILLED_IN:
             continue
         inner = next(
             (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Config)), None

@@ -9,6 +9,7 @@ A difference in an input is followed to its origin: "in update lr = 3e-05, befor
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from gradus.components.settings import FILLED_IN
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref, Store
@@ -127,7 +128,6 @@ def _of_attempt(store: Store, attempt: Attempt, story: Story, run: str, before: 
 
 
 _MISSING = object()
-_FILLED_IN = ("source_sha256", "modules", "libraries")
 
 
 def differences(new: Identity, old: Identity) -> list[str]:
@@ -202,7 +202,7 @@ def _of_setting(name: str, new: object, old: object, settings: JsonObject) -> st
         where = _at(settings, above)
         named = where.get("name") or where.get("source") or "of the source"
         return f"the content of the file {named} changed"
-    if len(above) > 1 and above[-1] in _FILLED_IN:
+    if len(above) > 1 and above[-1] in FILLED_IN:
         return _of_module(above[-1], last, new, old)
     return _plain(name, new, old)
 

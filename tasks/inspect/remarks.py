@@ -48,18 +48,14 @@ def remarks(store: Store, attempts: Sequence[Attempt]) -> list[str]:
 def _shared(store: Store, stages: Sequence[tuple[Attempt, Summary]]) -> Iterator[str]:
     """Remark on evaluated problems that are trained on, once for each suite."""
     trained = [row["output"] for row, _ in stages if (row["stage"], row["purpose"]) == ("curate", "train")]
-    learnt = _problems(store, trained[-1]) if trained else None
-    filtered = bool(trained) and is_filtered(store.manifest(Ref.parse(trained[-1])).config.get("filters", ()))
+    plan = store.manifest(Ref.parse(trained[-1])) if trained else None
+    learnt = plan.parent("problems") if plan else None
+    filtered = plan is not None and is_filtered(plan.config.get("filters", ()))
     evaluated = {str(found.get("suite", "")): row["output"] for row, found in stages if row["stage"] == "evaluate"}
     for suite, output in evaluated.items():
-        ref = _problems(store, output) if learnt else None
+        ref = store.manifest(Ref.parse(output)).parent("problems") if learnt else None
         if learnt and ref:
             yield from shared_problems(store, learnt, ref, suite, filtered=filtered, always=True)
-
-
-def _problems(store: Store, output: str) -> Ref | None:
-    named = store.manifest(Ref.parse(output)).parents.get("problems")
-    return Ref.parse(named[0]) if named else None
 
 
 def is_filtered(filters: Iterable[Mapping[str, object]]) -> bool:

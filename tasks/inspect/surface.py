@@ -7,7 +7,7 @@ policy, such as imported ones, are of a policy named by their artifact. The shar
 over that of the worked solution, in twentieths; without a solution that which the table of hints says.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypedDict
 
@@ -19,7 +19,7 @@ from pyarrow import csv
 from gradus.data.curation.surface.known import COUNTED, MANY, PREDICTED, Known
 from gradus.data.curation.surface.tracked import kept
 from gradus.data.curation.tracked import changed_rows
-from gradus.data.errors import OnDamage, UsageError, refuse, shortened
+from gradus.data.errors import OnDamage, refuse
 from gradus.data.files import replacing
 from gradus.data.lake.schema import OWN
 from gradus.tasks.config.settings import Home
@@ -172,15 +172,6 @@ def _ability(known: Known, sampler: int) -> Ability:
 def _ahead(known: Known, sampler: int, of: int) -> Ahead:
     ahead, error = known.surface.ahead(sampler, of)
     return {**_ability(known, sampler), "ahead": ahead, "error": error}
-
-
-def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".parquet", ".csv")) -> None:
-    """Raise UsageError for a path that no table of some kinds can be written to."""
-    if path.suffix not in kinds:
-        ends = f"{option} {shortened(str(path))} ends in {path.suffix or 'nothing'}"
-        raise UsageError(ends, hint=f"give {' or '.join(kinds)}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"{option} {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
 
 
 def write_surface(known: Known, path: Path) -> int:

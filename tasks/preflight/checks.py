@@ -153,6 +153,15 @@ def check_out(out: str | None) -> None:
     manifest_of_copy(path)
 
 
+def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".parquet", ".csv")) -> None:
+    """Raise UsageError for a path that no table of some kinds can be written to."""
+    if path.suffix not in kinds:
+        ends = f"{option} {shortened(str(path))} ends in {path.suffix or 'nothing'}"
+        raise UsageError(ends, hint=f"give {' or '.join(kinds)}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"{option} {shortened(str(path))}: there is no folder {path.parent}", hint="make it first")
+
+
 def manifest_of_copy(folder: Path) -> Manifest | None:
     """Return the manifest of an artifact that was copied to a folder; None if there is none.
 

@@ -14,7 +14,6 @@ from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import otherwise_evaluated
-from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import count, points
@@ -169,23 +168,16 @@ def _stored(home: Home, suite: Suite) -> Methods:
             training = read_training(store, folder, computed)
         except GradusError:
             continue  # runs of other kinds, and unfinished or unreadable ones, are left out
-        methods.setdefault(_settings(recipe), []).append(training)
-    found = {trainings[0].run: _one_a_seed(trainings) for trainings in methods.values()}
+        but_rounds = recipe.model_dump(mode="json", exclude={"seed", "rounds"})  # which a budget decides
+        methods.setdefault(json.dumps(but_rounds, sort_keys=True), []).append(training)
+    found = {each[0].run: list({t.seed: t for t in reversed(each)}.values()) for each in methods.values()}
     ids = next((problem_ids(each[0]) for each in found.values()), None)
     return {name: each for name, each in found.items() if all(problem_ids(t).equals(ids) for t in each)}
 
 
-def _one_a_seed(trainings: Sequence[Training]) -> list[Training]:
-    return list({training.seed: training for training in reversed(trainings)}.values())
-
-
-def _settings(recipe: Recipe) -> str:
-    """Return the settings of a recipe but the seed, and the rounds, which a budget decides."""
-    return json.dumps(recipe.model_dump(mode="json", exclude={"seed", "rounds"}), sort_keys=True)
-
-
 def _num_missing(home: Home, runs: Collection[str]) -> int:
-    return sum(not _is_finished(home.runs / run) for run in runs)
+    folders = [home.runs / run for run in runs]
+    return sum(not (each / "run.json").is_file() or brief(each)["status"] != "finished" for each in folders)
 
 
 def _cost(budget: Budget, number: int, stored: Sequence[Training]) -> Cost:
@@ -199,7 +191,3 @@ def _cost(budget: Budget, number: int, stored: Sequence[Training]) -> Cost:
     known = {unit: None if share is None else share * amount for unit, amount in spent.items()}
     known[budget.unit] = float(number * budget.amount)
     return {"trainings": number, "tokens": known["tokens"], "seconds": known["seconds"]}
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "run.json").is_file() and brief(folder)["status"] == "finished"

@@ -16,7 +16,7 @@ from annotated_types import Ge, Gt, Le, Lt, MaxLen, MinLen
 from pydantic import AfterValidator, Field, StringConstraints, create_model
 
 from gradus.components import INCIDENTAL, KINDS, OF_ROWS, Declaration, Kind
-from gradus.components.settings import Exact
+from gradus.components.settings import FILLED_IN, Exact
 from gradus.components.templates import Template
 
 _TYPES: Mapping[str, Any] = {"bool": bool, "int": int, "float": float, "str": str}
@@ -24,7 +24,7 @@ _RULES: Mapping[str, Any] = {
     rule.__name__: rule for rule in (Ge, Gt, Le, Lt, MinLen, MaxLen, StringConstraints, Template)
 }
 _ARGUMENT = re.compile(r"^ {4}(\w+): (.+(?:\n {8,}.+)*)", re.MULTILINE)
-_RESERVED = frozenset({"name", "source_sha256", "modules", "libraries", "weight", "decides", "variables"})
+_RESERVED = frozenset({"name", *FILLED_IN, "weight", "decides", "variables"})
 """Keys that stand beside a component's settings in a recipe."""
 
 type_error = "write its type as bool, int, float, str, Literal[...], tuple[T, ...] or Annotated[T, Ge(0)]"

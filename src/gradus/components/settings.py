@@ -20,6 +20,8 @@ from pydantic_core import CoreSchema, InitErrorDetails
 
 INCIDENTAL: dict[str, Any] = {"incidental": True}
 """Marks a field that the result does not depend on: it may change while an artifact is unfinished."""
+FILLED_IN = ("source_sha256", "modules", "libraries")
+"""Settings of a user's component that a stage fills in itself: what its file was, and what that leads to."""
 LIMIT: dict[str, Any] = {"limit": True}
 """Marks a limit of a gate: it is looked at whenever a result is used, and changing it computes nothing."""
 

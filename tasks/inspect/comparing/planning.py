@@ -4,7 +4,6 @@ A difference of two methods varies over seeds, over problems, over both together
 Its variances are those of pairs of stored methods; if there is none, twice those of one method with several seeds.
 """
 
-import hashlib
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pyarrow as pa
 from gradus.data.arrays import Floats, Ints
 from gradus.data.errors import UsageError
 from gradus.data.intervals import LEVEL, Crossed, crossed, detectable, standard_error
+from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.nearest import did_you_mean
 from gradus.data.records import Row
@@ -145,7 +145,7 @@ def _assumed(problems: int | None, units: int | None) -> Known:
 def sealed(plan: Mapping[str, object]) -> str:
     """Return the digest of a plan, its field `digest` left out."""
     body = {key: value for key, value in plan.items() if key != "digest"}
-    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json_digest(body)
 
 
 def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Fields]:

@@ -113,10 +113,10 @@ def problem_ids(training: Training) -> pa.Array:
 
 def problem_rows(store: Store, evaluation: Ref, problems: pa.Array, columns: Sequence[str]) -> pa.Table | None:
     """Return the rows of evaluated problems (P,) in the table that they come from; None if that is not in the lake."""
-    named = [Ref.parse(text) for text in store.manifest(evaluation).parents.get("problems", [])]
-    if not named or store.find(named[0]) is None:
+    ref = store.manifest(evaluation).parent("problems")
+    if ref is None or store.find(ref) is None:
         return None
-    table = store.read(named[0], columns)
+    table = store.read(ref, columns)
     at = positions(problems, table.column("problem_id"))
     return table.take(pa.array(at, mask=at < 0))
 

@@ -123,11 +123,12 @@ def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None
     manifest = store.find(evaluation) if evaluation else None
     if manifest is None:
         return None
-    inputs = {role: Ref.parse(texts[0]) for role, texts in manifest.parents.items() if texts}
-    if not {"problems", "rollouts", "scores"} <= set(inputs) or None in map(store.find, inputs.values()):
-        return None
-    columns = ["rollout_id", "problem_id", "completion", "correct", "question", "messages"]
-    rows = {role: Relation.of(store.read(inputs[role], columns)) for role in ("problems", "rollouts", "scores")}
+    columns, rows = ["rollout_id", "problem_id", "completion", "correct", "question", "messages"], {}
+    for role in ("problems", "rollouts", "scores"):
+        ref = manifest.parent(role)
+        if ref is None or store.find(ref) is None:
+            return None
+        rows[role] = Relation.of(store.read(ref, columns))
     with select(rows, {}, _SHORTEST) as answer:
         found = answer.table().to_pylist()
     return found[0] if found and len(found[0]["completion"]) <= MAX_CHARS else None
@@ -151,7 +152,7 @@ def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) 
             continue
         outputs = [Ref.parse(row["output"]) for row in rows if row["stage"] == "evaluate"]
         figures, artifacts = dict[str, Mapping[str, Any]](), dict[str, Ref]()
-        for output in (each for each in outputs if _policy_of(store, each) == str(ref)):
+        for output in (each for each in outputs if _policy_of(store, each) == ref):
             try:
                 summary: dict[str, Any] = {**read_report(store, output).get("summary", {})}
             except CorruptArtifactError as damage:
@@ -163,11 +164,12 @@ def source_of(store: Store, runs: Path, ref: Ref, on_damage: OnDamage = refuse) 
     return None
 
 
-def _policy_of(store: Store, evaluation: Ref) -> str:
-    """Return the policy that an evaluation is of; empty if its rollouts are gone, or somebody else's."""
+def _policy_of(store: Store, evaluation: Ref) -> Ref | None:
+    """Return the policy that an evaluation is of; None if its rollouts are gone, or somebody else's."""
     manifest = store.find(evaluation)
-    rollouts = store.find(Ref.parse(manifest.parents["rollouts"][0])) if manifest else None
-    return next(iter(rollouts.parents.get("policy", ())), "") if rollouts else ""
+    named = manifest.parent("rollouts") if manifest else None
+    rollouts = store.find(named) if named else None
+    return rollouts.parent("policy") if rollouts else None
 
 
 def model_card(

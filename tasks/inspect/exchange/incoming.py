@@ -96,15 +96,6 @@ def read_incoming(
     return tables_of(rows, name, correct_at), len(files), dict(refused.reasons)
 
 
-def check_rows_out(out: str | None) -> None:
-    """Raise UsageError for a file that no table can be written to."""
-    if out is not None and Path(out).suffix not in (".parquet", ".jsonl"):
-        ending = Path(out).suffix or "nothing"
-        raise UsageError(f"--out {shortened(out)} ends in {ending}", hint="give .parquet or .jsonl")
-    if out is not None and not Path(out).absolute().parent.is_dir():
-        raise UsageError(f"--out {shortened(out)}: there is no folder {Path(out).parent}", hint="make it first")
-
-
 def _files(path: Path, suffix: str) -> list[Path]:
     """Return the files of a folder and those below it in the order of the numbers in their names; a file as it is."""
     if path.is_file():

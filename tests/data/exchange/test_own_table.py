@@ -14,10 +14,12 @@ from gradus.data.exchange.tables import with_lengths
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.reading import Refused, read_rows
 from gradus.tasks.artifacts.copies import write_rows
-from gradus.tasks.inspect.exchange.incoming import check_rows_out, check_source, read_incoming
+from gradus.tasks.inspect.exchange.incoming import check_source, read_incoming
+from gradus.tasks.preflight.checks import check_table
 from tests.data.curation.tallies import measured
 
 PROBLEMS = pa.table({"problem_id": ["p", "7"], "question": ["1 + 1 =", "2 + 2 ="]})
+KINDS = (".parquet", ".jsonl")
 GOOD: dict[str, Any] = {"problem_id": "p", "reward": 1.0}
 
 
@@ -137,10 +139,10 @@ def test_problems_go_with_an_own_table_and_its_difficulty_to_a_file_of_two_kinds
         check_source(path, "verl", None, None, problems="x")
     for name, fault in (("x.csv", "ends in .csv"), ("no/x.jsonl", "there is no folder")):
         with pytest.raises(UsageError, match=fault):
-            check_rows_out(str(tmp_path / name))
+            check_table(tmp_path / name, kinds=KINDS)
     table = pa.table({"problem_id": ["p"], "mean_tokens": pa.array([None], pa.float64())})
     for suffix in (".jsonl", ".parquet"):
-        check_rows_out(str(tmp_path / f"out{suffix}"))
+        check_table(tmp_path / f"out{suffix}", kinds=KINDS)
         write_rows(table, tmp_path / f"out{suffix}")
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"problem_id": "p", "mean_tokens": None}
     assert pq.read_table(tmp_path / "out.parquet").equals(table)
