@@ -10,8 +10,9 @@ import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
 
-_MINUS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
-_MINUS |= str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})  # NFKC makes 2² 22
+_SIGNS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
+_RAISED = str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
+"""Powers, of which NFKC makes digits: 22 of 2²."""
 _LATEX_FRACTION = re.compile(r"(-?)\s*\\[dt]?frac\s*(?:\{\s*(-?\d+)\s*\}|(\d))\s*(?:\{\s*(-?\d+)\s*\}|(\d))")
 _PLAIN_FRACTION = re.compile(r"(-?\d+)\s*/\s*(-?\d+)")
 _GROUPED = r"\d{1,3}(?:(?:,|\{,\}|\\,|\\!,| )\d{3})+"
@@ -32,13 +33,13 @@ _SPACE = re.compile(r"(?<![0-9A-Za-z]) | (?![0-9A-Za-z])")
 
 def plain(text: str) -> str:
     """The text with Unicode digits and signs as ASCII ones, dollar signs and outer spaces dropped."""
-    folded = unicodedata.normalize("NFKC", text.translate(_MINUS)).translate(_MINUS)
+    folded = unicodedata.normalize("NFKC", text.translate(_SIGNS)).translate(_SIGNS)
     return folded.replace("$", "").replace(r"\$", "").strip()
 
 
 def number(text: str) -> Fraction | None:
     """The exact value of a text that is one number and nothing else; None otherwise."""
-    body = plain(text).rstrip(".").strip()
+    body = plain(text.translate(_RAISED)).rstrip(".").strip()
     if not body or len(body) > _MAX_DIGITS:
         return None
     latex = _LATEX_FRACTION.fullmatch(body)
@@ -57,7 +58,7 @@ def normalised_gold(text: str) -> str:
     """A gold as it is compared: a number in its shortest exact form, anything else with single spaces."""
     value = number(text)
     if value is None:
-        return " ".join(plain(text).split())
+        return " ".join(plain(text.translate(_RAISED)).split())
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
 
 
@@ -73,7 +74,7 @@ def answer_key(text: str | None) -> str | None:
     """
     if text is None:
         return None
-    form = " ".join(plain(text).split())
+    form = " ".join(plain(text.translate(_RAISED)).split())
     for _ in range(_MAX_FORMS):
         before, form = form, _form(form)
         if form == before:
