@@ -1,6 +1,7 @@
 """Kill one process of a training at random moments, repeat the command if need be, and compare with an undisturbed run.
 
     python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect keeper]
+    python benchmarks/kill_processes.py --kinds rank --set update.launch.processes=2
 
 Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
 tests; a training in which none was there at the moment or later is compared too, and another one follows. Prints a line
@@ -31,6 +32,7 @@ from tests.e2e.conftest import RECIPE, SAMPLES, Program, _write_some  # noqa: E4
 KINDS = {
     "worker": "gradus.tasks.runtime.worker",
     "judge": "gradus.models.judging.judge",
+    "rank": "gradus.tasks.stages.update.launch.rank",
     "reporter": "gradus.tasks.tracking.reporter",
     "Prefect": "gradus.tasks.servers.prefect_app:create",
     "keeper": "gradus.tasks.servers.keeper",
@@ -61,9 +63,9 @@ def living(home: Path, kind: str) -> Iterator[psutil.Process]:
                     yield process
 
 
-def undisturbed(program: Program) -> tuple[float, Spans]:
+def undisturbed(program: Program, train: list[str]) -> tuple[float, Spans]:
     """Run to the end; return the seconds it took, and when a process of each kind was seen first and last."""
-    process, began = program.start("train", str(RECIPE)), time.monotonic()
+    process, began = program.start(*train), time.monotonic()
     spans: Spans = {}
     while process.poll() is None:
         for kind in KINDS:
@@ -75,12 +77,12 @@ def undisturbed(program: Program) -> tuple[float, Spans]:
     return time.monotonic() - began, spans
 
 
-def kill_one(program: Program, kind: str, after_s: float) -> tuple[int, str, bool]:
+def kill_one(program: Program, train: list[str], kind: str, after_s: float) -> tuple[int, str, bool]:
     """Start the training, kill a process of a kind at a moment or once there is one.
 
     Return its code, a text, and whether there was one.
     """
-    process, began = program.start("train", str(RECIPE)), time.monotonic()
+    process, began = program.start(*train), time.monotonic()
     killed = ""
     while process.poll() is None and not killed:
         since_s = time.monotonic() - began
@@ -109,8 +111,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("times", 5), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[kind for kind in KINDS if kind != "rank"])
+    parser.add_argument("--set", action="append", default=[], help="a change of the recipe, KEY=VALUE")
     given = parser.parse_args()
+    train = ["train", str(RECIPE), *(word for change in given.set for word in ("--set", change))]
     rng = random.Random(given.seed)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(os.path.realpath(folder))
@@ -118,21 +122,21 @@ def main() -> None:
         assert blank.run("setup")[0] == 0
         assert blank.run("ingest", "heldout.jsonl")[0] == 0
         calm = new_home(root, "calm", blank.home)
-        whole_s, spans = undisturbed(calm)
+        whole_s, spans = undisturbed(calm, train)
         wanted, num_same = calm.manifests(), 0
-        print(f"undisturbed: {whole_s:.0f} s, {len(wanted)} artifacts", flush=True)
+        print(f"seed {given.seed}, undisturbed: {whole_s:.0f} s, {len(wanted)} artifacts", flush=True)
         left = [kind for kind in reversed(given.kinds) for _ in range(given.times)]
         number = 0
         while left:
             kind, number = left[-1], number + 1
             program = new_home(root, f"killed-{number}", blank.home)
             program.reports = kind == "reporter"
-            code, ended, killed = kill_one(program, kind, rng.uniform(*spans[kind]))
+            code, ended, killed = kill_one(program, train, kind, rng.uniform(*spans[kind]))
             if killed:
                 left.pop()
             repeats = 0
             while code != 0 and repeats < MAX_REPEATS:
-                code, repeats = program.run("train", str(RECIPE))[0], repeats + 1
+                code, repeats = program.run(*train)[0], repeats + 1
             same = program.manifests() == wanted
             num_same += same
             unsent = f", {untold(program)} events not sent" if program.reports else ""

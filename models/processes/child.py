@@ -136,10 +136,11 @@ class Child:
     def settle(self, limit_s: float) -> None:
         """Let a child that closed its pipe finish exiting, so that `end` returns its own code; it is not reaped."""
         give_up = time.monotonic() + limit_s
-        while time.monotonic() < give_up:
-            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
-                return
-            time.sleep(_AGAIN_S)
+        with contextlib.suppress(ChildProcessError):  # another thread has asked whether it is alive
+            while time.monotonic() < give_up:
+                if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None:
+                    return
+                time.sleep(_AGAIN_S)
 
     def end(self) -> int:
         """Kill the child, its process group and every descendant; return its exit code. A second call does nothing."""

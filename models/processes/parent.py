@@ -1,15 +1,18 @@
 """The child's end of the pipe to its parent, see gradus.models.processes.child.
 
-parent = Parent()                       # before anything is read or printed
-for line in parent:                     # until the parent closes the pipe, or is gone
+parent = Parent()                   # before anything is read or printed
+for line in parent:                 # until the parent closes the pipe, or is gone
     parent.send({"done": json.loads(line)})
+messages = parent.incoming()        # in place of the loop: a queue, and the end of this process with its parent
 """
 
 import contextlib
 import json
 import os
+import signal
 import threading
 from collections.abc import Iterator, Mapping
+from queue import SimpleQueue
 from typing import Any
 
 
@@ -40,3 +43,15 @@ class Parent:
             left = memoryview(line)
             while left:
                 left = left[os.write(self._pipe, left) :]
+
+    def incoming(self) -> SimpleQueue[dict[str, Any]]:
+        """Return a queue of messages that a thread fills; it kills this process's group once the parent is gone."""
+        messages: SimpleQueue[dict[str, Any]] = SimpleQueue()
+
+        def read() -> None:
+            for line in self:
+                messages.put(json.loads(line))
+            os.killpg(0, signal.SIGKILL)
+
+        threading.Thread(target=read, daemon=True).start()
+        return messages

@@ -94,7 +94,7 @@ class LaunchConfig(Config):
     """
 
     processes: int = Field(default=1, ge=1, le=MAX_PROCESSES)
-    """Processes on each host, one a GPU; torchrun starts them."""
+    """Processes on each host, one a GPU; the stage's worker starts them."""
     hosts: int = Field(default=1, ge=1, le=MAX_PROCESSES)
     """Hosts, which share the folder GRADUS_HOME; on each but the first one `gradus join RUN` has to run."""
     rendezvous: str = ""

@@ -13,7 +13,6 @@ import argparse
 import contextlib
 import ctypes
 import importlib
-import json
 import os
 import select
 import signal
@@ -25,7 +24,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any, cast
 
 import psutil
@@ -65,7 +63,7 @@ def main() -> None:
     _die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_heartbeat, args=(parent,), daemon=True).start()
-    jobs = _jobs(parent)
+    jobs = parent.incoming()
     # transformers imports these, a fifth of its own import, for assisted decoding and for models of images.
     with lean_imports("pandas", "scipy", "sklearn"):
         for name in filter(None, options.preload.split(",")):
@@ -104,24 +102,6 @@ def _work(execute: Executor, job: Job, warm: Warm, parent: Parent) -> None:
     except Exception as error:  # noqa: BLE001 - whatever a stage raises must reach the parent
         traceback.print_exc()
         parent.send(failed(error))
-
-
-def _jobs(parent: Parent) -> SimpleQueue[Job]:
-    """Read jobs in a thread, so that the end of the pipe is noticed while a stage runs."""
-    jobs: SimpleQueue[Job] = SimpleQueue()
-
-    def read() -> None:
-        for line in parent:
-            jobs.put(json.loads(line))
-        _end()
-
-    threading.Thread(target=read, daemon=True).start()
-    return jobs
-
-
-def _end() -> None:
-    """End this process and every process of its session."""
-    os.killpg(os.getpgid(0), signal.SIGKILL)
 
 
 def _heartbeat(parent: Parent) -> None:

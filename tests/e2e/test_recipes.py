@@ -101,7 +101,7 @@ def test_a_recipe_trains_for_two_rounds_on_two_hosts_though_the_first_is_killed(
         assert guest.wait(timeout=120) == 0, guest_told(program)
     assert (program.home / "joined").read_text() == "2 updates joined\n"
     (launch,) = (program.home / "runs" / "tiny" / "logs" / "launch").iterdir()  # the same ranks made both
-    assert sorted(path.name for path in launch.glob("job-*.json")) == ["job-00000.json", "job-00001.json"]
+    assert (launch / "host-1").exists()
     assert_trained(program, told, steps=2)
 
 

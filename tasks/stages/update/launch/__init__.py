@@ -1,1 +1,1 @@
-"""An update on several processes: torchrun below the stage's worker, a rank each, watched and ended together."""
+"""An update on several processes: ranks that the stage's worker starts, watches and ends together."""

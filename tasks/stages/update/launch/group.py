@@ -8,10 +8,14 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import torch
 from torch import distributed
+from torch.distributed.rendezvous import rendezvous
 
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.manifest import FILE_NAME
@@ -21,7 +25,7 @@ from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of
 from gradus.tasks.artifacts.loading import place
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.launch.job import RankJob, file_name
+from gradus.tasks.stages.update.launch.job import RankJob
 
 _PARTS = ("data", "models", "tasks")
 _HINTS = {
@@ -31,22 +35,28 @@ _HINTS = {
 }
 _LOOPBACK = "lo"
 _AGAIN_S = 0.1
+_JOIN_S = 900
+"""Seconds that ranks wait for those of other hosts."""
 
 
 @contextmanager
-def grouped(config: UpdateConfig, folder: Path) -> Generator[Ranks]:
-    """Join the other ranks, as torchrun's environment says; leave once all have done their work."""
+def grouped(config: UpdateConfig, meeting: str) -> Generator[Ranks]:
+    """Join the other ranks, as the environment says, and leave once all have done their work.
+
+    The ranks of one host meet in a file (`meeting` is file://PATH), so that nothing listens on the network, those of
+    several hosts at an address that rank 0 opens (tcp://HOST:PORT).
+    """
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     local_rank, num_local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     device = place(config.device)
     if device.type == "cuda":
         _take_gpu(local_rank, num_local)
-    one_host = config.launch.hosts == 1
-    if one_host:
+    if config.launch.hosts == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
+    store, _, _ = next(rendezvous(meeting, rank, num_ranks, timeout=timedelta(seconds=_JOIN_S)))
     distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        init_method=f"file://{folder / 'group'}" if one_host else "env://",
+        store=store,
         rank=rank,
         world_size=num_ranks,
     )
@@ -66,17 +76,16 @@ def _take_gpu(local_rank: int, num_local: int) -> None:
     torch.cuda.set_device(local_rank)
 
 
-def next_job(ranks: Ranks, folder: Path, number: int) -> RankJob:
-    """Wait until the stage asks for another update, and return the job.
+def next_job(ranks: Ranks, jobs: SimpleQueue[dict[str, Any]]) -> RankJob:
+    """Wait until the stage asks for another update, and return the job; rank 0 has it from the stage, others from it.
 
-    One rank that sees its file tells the others: on other hosts a file of a shared folder is seen up to a minute late.
+    They ask each other again and again: an exchange of long waiting would end at a limit of PyTorch's.
     """
-    path = folder / file_name(number)
     while True:
-        content = path.read_bytes() if path.is_file() else b""
+        content = b"" if jobs.empty() else json.dumps(jobs.get()["job"]).encode()
         found = next(filter(None, ranks.gathered(content)), None)
         if found is not None:
-            return RankJob.of(found)
+            return RankJob(**json.loads(found))
         time.sleep(_AGAIN_S)
 
 

@@ -3,25 +3,24 @@
 joined(home.runs / "tiny-1", say=print, wait_s=600)
 """
 
-import subprocess
+import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gradus.data.errors import StageError
+from gradus.data.files import replace_file
 from gradus.data.runlock import holder
-from gradus.models.processes.tree import kill_tree
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import RunFinished
 from gradus.tasks.stages.update.launch.invitation import invitation
-from gradus.tasks.stages.update.launch.job import RankJob, file_name
-from gradus.tasks.stages.update.launch.mail import Mail
-from gradus.tasks.stages.update.launch.starting import start_agent
+from gradus.tasks.stages.update.launch.job import RankJob
+from gradus.tasks.stages.update.launch.ranks import Note, RankGroup
 
 _AGAIN_S = 0.5
-_LEAVE_S = 5.0
 _GRACE_S = 30.0
 """Seconds that an open run may be without a process: the same command, started again, takes it over."""
 
@@ -34,11 +33,10 @@ def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
     began, seen, num_joined = time.time(), list[str](), 0
     first_host, at_first = _FirstHost(run_folder), _standing(run_folder)
     while True:
-        path = invitation(run_folder)
-        job = None if path is None else _read(path)
-        if path is not None and job is not None and job.id not in seen:
-            seen.append(job.id)
-            num_joined += _take_part(path, job, run_folder, first_host, say)
+        invited = invitation(run_folder)
+        if invited is not None and invited["job"]["id"] not in seen:
+            seen.append(invited["job"]["id"])
+            num_joined += _take_part(invited, run_folder, first_host, say)
             continue
         now = _standing(run_folder)
         if now.ending is not None and now.ending["time"] > began:
@@ -83,50 +81,48 @@ def _killed(run_folder: Path) -> StageError:
     )
 
 
-def _take_part(path: Path, job: RankJob, run_folder: Path, first_host: _FirstHost, say: Callable[[str], None]) -> int:
+def _take_part(invited: dict[str, Any], run_folder: Path, first_host: _FirstHost, say: Callable[[str], None]) -> int:
     """Run this host's ranks for a job and the jobs that follow; StageError if the first host's process was killed.
 
-    Return the number of updates done, 0 for a job that a killed process has left: nobody meets its ranks.
+    Return the number of updates done, 0 for a job that a killed process has left (nobody meets its ranks), or for which
+    enough hosts are there.
     """
-    agent, updates = start_agent(path, job.update_config().launch, role="guest"), _Updates(path.parent, say)
+    job, folder, num_done = RankJob(**invited["job"]), Path(invited["folder"]), 0
+    launch = job.update_config().launch
+    number = next((number for number in range(1, launch.hosts) if _claimed(folder / f"host-{number}")), 0)
+    if not number:
+        return 0
+    group = RankGroup(job, folder, first=number * launch.processes)
+
+    def hear(notes: Iterable[Note]) -> None:
+        nonlocal num_done
+        for note in notes:
+            if note["rank"] == number * launch.processes:
+                num_done += note["kind"] == "done"
+                if note["kind"] == "begun":
+                    say(f"taking part in {note['output']}")
+
     try:
-        while agent.poll() is None and invitation(run_folder) == path and updates.go_on():
+        while not group.is_over and invitation(run_folder) == invited:
             if first_host.is_lost():
                 raise _killed(run_folder)
+            hear(group.new())
             time.sleep(_AGAIN_S)
-        with suppress(subprocess.TimeoutExpired):
-            agent.wait(timeout=_LEAVE_S)  # ranks that have done their work leave by themselves
-        updates.go_on()
-        return updates.num_done
+        hear(group.leave())
+        return num_done
     finally:
-        kill_tree(agent.pid)
-        agent.wait()
-
-
-class _Updates:
-    """The updates that a group of ranks is asked for, and those that it has done."""
-
-    def __init__(self, folder: Path, say: Callable[[str], None]) -> None:
-        self.num_done = 0
-        self._folder, self._say, self._mail, self._num_said = folder, say, Mail(folder), 0
-
-    def go_on(self) -> bool:
-        """Say which update begins, and count those that are done; return False once the folder is gone."""
+        group.end()
         with suppress(FileNotFoundError):  # removed meanwhile
-            self.num_done += sum(note["kind"] == "done" for note in self._mail.new())
-        job = _read(self._folder / file_name(self._num_said))
-        if job is not None:
-            self._num_said += 1
-            self._say(f"taking part in {job.output}")
-        return self._folder.is_dir()
+            replace_file(folder / f"lost-{number}.json", json.dumps(group.failures))
 
 
-def _read(path: Path) -> RankJob | None:
-    """The job at a path; None if it has just been removed."""
+def _claimed(path: Path) -> bool:
+    """Make a file that no other host has made; return whether it is this one's."""
     try:
-        return RankJob.read(path)
-    except (FileNotFoundError, ValueError):
-        return None
+        path.open("x").close()
+    except OSError:
+        return False
+    return True
 
 
 @dataclass(frozen=True)

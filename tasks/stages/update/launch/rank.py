@@ -1,57 +1,40 @@
-"""One rank of an update: a process that torchrun started below the stage's worker.
+"""One rank of an update: a child of the stage's worker, or of `gradus join` on another host.
 
-    python -m gradus.tasks.stages.update.launch.rank JOB.json
+    python -m gradus.tasks.stages.update.launch.rank PARENT_PID
 
 It does what the stage does on one device, with its share of every step's packs and of the parameters. Rank 0 writes
-the files and reports.
+the files and reports. Messages to the parent, by `kind`: "here" with the `names` of all ranks (from rank 0), "begun"
+with the `output` of a job, "beat" (from rank 0), "done" with the `result` (None but from rank 0), "error"
+(gradus.tasks.host.raised), and "memory" with `num_tokens`, how many to begin anew with.
 """
 
 import os
-import socket
 import sys
 import traceback
-from pathlib import Path
 
-from gradus.data.errors import GradusError, in_words
-from gradus.tasks.config.redaction import hide, hide_in_logs
+from gradus.models.processes.parent import Parent
+from gradus.tasks.config.redaction import hide_in_logs
 from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.isolation import die_with_parent
-from gradus.tasks.stages.update.launch.job import RANK_PARENT
-from gradus.tasks.stages.update.launch.mail import Mail, Note
+from gradus.tasks.host.raised import failed
 
 
 def main() -> None:
-    """Do the job; exit with 1 if it fails, though other threads still wait for other ranks."""
-    die_with_parent(int(os.environ[RANK_PARENT]))
+    """Do the jobs that come; exit with 1 if one fails, though other threads still wait for other ranks."""
+    die_with_parent(int(sys.argv[1]))
+    parent = Parent()
     hide_in_logs()
-    path, rank = Path(sys.argv[1]), int(os.environ["RANK"])
-    writer = Mail(path.parent).writer(f"rank-{rank}")
-    writer.send({"kind": "here", "rank": rank, "host": socket.gethostname(), "pid": os.getpid()})
+    code = 1
     try:
         with lean_imports("pandas", "scipy", "sklearn"):
             from gradus.tasks.stages.update.launch.work import work  # noqa: PLC0415 - torch takes seconds to import
-        note = work(path, writer)
+        code = work(parent)
     except Exception as error:  # noqa: BLE001 - whatever is raised must reach the stage
         traceback.print_exc()
-        note = _failed(error, rank)
-    if note is not None:
-        writer.send(note)
-        sys.stderr.flush()
-        os._exit(1)
-
-
-def _failed(error: Exception, rank: int) -> Note:
-    plain = in_words(error)
-    return {
-        "kind": "error",
-        "rank": rank,
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "type": type(error).__name__,
-        "known": isinstance(error, GradusError),
-        "message": hide(plain.message),
-        "hint": plain.hint,
-    }
+        parent.send(failed(error))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

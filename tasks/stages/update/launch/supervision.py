@@ -5,25 +5,25 @@
 A rank's error becomes the stage's own. If memory ran out on one, all begin anew with half as many tokens at once.
 """
 
+import json
 import signal
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gradus.data.errors import GradusError, StageError, error_class
+from gradus.data.errors import GradusError, StageError
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.raised import known_error
 from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.launch.job import RankJob
-from gradus.tasks.stages.update.launch.mail import Note
-from gradus.tasks.stages.update.launch.standing import RankGroup, begun, place_of
+from gradus.tasks.stages.update.launch.ranks import AGAIN_S, Note, RankGroup, begun, place_of
 from gradus.tasks.stages.update.replay import kept_files
 
-_AGAIN_S = 0.1
 _LATE_S = 5.0
-"""Seconds to wait for another host's report of a rank that died."""
+"""Seconds to wait for the cause, or another host's report, once a rank has failed."""
 _AGAIN = "repeat the command: it begins this update anew"
 
 
@@ -52,8 +52,8 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
     if not held and not begins_adapter(ctx.store, ctx.one("policy"), config):
         kept_files(ctx.store, ctx.one("policy"), ctx.beat)
     num_tokens, num_halvings = config.micro_tokens, 0
+    place, stays = place_of(ctx, config)
     while True:
-        place, stays = place_of(ctx, config)
         job = RankJob(
             id=uuid.uuid4().hex if group is None else group.id,
             lake=str(ctx.store.root),
@@ -64,14 +64,20 @@ def launched(ctx: StageContext, config: UpdateConfig) -> StageResult:
             facts=ctx.facts,
             num_tokens=num_tokens,
             num_halvings=num_halvings,
-            number=0 if group is None else group.num_jobs,
             stays=stays,
         )
+        stayed = group is not None
         if group is None:
             group = begun(job, place)
         else:
             group.ask(job)
-        found = _done(group, ctx)
+        try:
+            found = _done(group, ctx)
+        except StageError:
+            if not stayed or group.has_begun:
+                raise
+            group = None  # one of them was dead, or dying, before the job came
+            continue
         if isinstance(found, StageResult):
             ctx.out.take_over()
             kept.group, kept.digest = (group if stays else None), ctx.out.ref.digest
@@ -86,81 +92,66 @@ def _done(group: RankGroup, ctx: StageContext) -> StageResult | int:
     """
     remain = False
     try:
-        found = outcome(_watched(group, ctx), group.notes)
+        found = _watched(group, ctx)
         remain = group.stays and isinstance(found, StageResult)
+        if isinstance(found, StageResult) and not remain:
+            for _ in group.leave():
+                pass
         return found
     finally:
         if not remain:
             group.end()
 
 
-def _watched(group: RankGroup, ctx: StageContext) -> int:
-    """Pass on beats and keep every other message until ranks that stay are done, or torchrun ends; return its code."""
-
-    def read() -> None:
-        for note in group.mail.new():
+def _watched(group: RankGroup, ctx: StageContext) -> StageResult | int:
+    """Pass on beats until rank 0 is done, or it is clear why it will not be."""
+    give_up = float("inf")
+    while True:
+        for note in group.new():
             if note["kind"] == "beat":
-                ctx.beat(note.get("frac", 0.0), note.get("text", ""))
-            else:
-                group.notes.append(note)
-
-    while (code := group.agent.poll()) is None:
-        read()
-        if group.stays and group.is_done:
-            return 0
-        time.sleep(_AGAIN_S)
-    give_up = time.monotonic() + _LATE_S
-    read()
-    while code and _cause(group.notes) is None and time.monotonic() < give_up:
-        time.sleep(_AGAIN_S)
-        read()
-    return code
+                ctx.beat(note["frac"], note["text"])
+            elif note["kind"] == "done" and note["result"] is not None:
+                return StageResult.from_json(note["result"])
+            elif note["kind"] == "memory":
+                return note["num_tokens"]
+        if group.failures:
+            give_up = min(give_up, time.monotonic() + _LATE_S)
+            elsewhere = [note for path in group.folder.glob("lost-*.json") for note in json.loads(path.read_bytes())]
+            failures = [*group.failures, *elsewhere]
+            late = time.monotonic() >= give_up or (group.is_over and not group.elsewhere)
+            if late or cause_of(failures, group.name) is not None:
+                raise error_of(failures, group.name, group.elsewhere)
+        time.sleep(AGAIN_S)
 
 
-def outcome(code: int, notes: Sequence[Note]) -> StageResult | int:
-    """Return what rank 0 reports, or how many tokens at once to begin anew with; or raise what went wrong."""
-    done = next((note for note in notes if note["kind"] == "done"), None)
-    if code == 0 and done is not None:
-        return StageResult.from_json(done.get("result", {}))
-    memory = [note["num_tokens"] for note in notes if note["kind"] == "memory" and "num_tokens" in note]
-    if memory:
-        return min(memory)
-    cause = _cause(notes)
+def error_of(notes: Sequence[Note], name: Callable[[int], str], elsewhere: Sequence[int] = ()) -> GradusError:
+    """Return what went wrong: the cause, a rank of another host of which nothing was heard, or the first error."""
+    cause = cause_of(notes, name)
     if cause is not None:
-        raise cause
-    if silent := _silent(notes):
-        raise StageError(f"nothing more was heard of {_who(silent, notes)}", hint=_AGAIN)
-    errors = sorted((note for note in notes if note["kind"] == "error"), key=lambda note: note.get("time_s", 0.0))
-    if errors:
-        first = errors[0]
-        raise StageError(f"{_who(first, notes)} failed: {first.get('message')}", hint=first.get("hint") or _AGAIN)
-    how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-    raise StageError(f"torchrun of the update {how}", hint=_AGAIN)
+        return cause
+    heard = {note["rank"] for note in notes}
+    first = next((note for note in notes if note["kind"] == "error"), None)
+    silent = next((rank for rank in elsewhere if rank not in heard), None)
+    if silent is not None:
+        return StageError(f"nothing more was heard of {name(silent)}", hint=_AGAIN)
+    if first is not None:
+        return StageError(f"{name(first['rank'])} failed: {first['message']}", hint=first["hint"] or _AGAIN)
+    ended = notes[0]
+    return StageError(f"{name(ended['rank'])} ended with exit code {ended['code']}", hint=_AGAIN)
 
 
-def _cause(notes: Sequence[Note]) -> GradusError | None:
+def cause_of(notes: Sequence[Note], name: Callable[[int], str]) -> GradusError | None:
     """The error that the others follow from, if it is known for certain: one of ours, or a rank that was killed.
 
-    When a rank is gone, all that wait for it fail too, often before torchrun has seen which one it was.
+    When a rank is gone, all that wait for it fail too, often before it is seen which one it was.
     """
     for note in notes:
-        kind = error_class(note.get("type", "")) if note["kind"] == "error" and note.get("known") else None
-        if kind is not None:
-            return kind(note.get("message", ""), hint=note.get("hint", ""))
+        found = known_error(note) if note["kind"] == "error" else None
+        if found is not None:
+            return found
     for note in notes:
-        number = note.get("signal", 0)
-        if note["kind"] == "ended" and number not in (0, signal.SIGTERM):
-            cause = " (out of memory?)" if number == signal.SIGKILL else ""
-            return StageError(f"{_who(note, notes)} was killed by {signal.Signals(number).name}{cause}", hint=_AGAIN)
+        if note["kind"] == "ended" and note["code"] < 0:
+            cause = " (out of memory?)" if note["code"] == -signal.SIGKILL else ""
+            signal_name = signal.Signals(-note["code"]).name
+            return StageError(f"{name(note['rank'])} was killed by {signal_name}{cause}", hint=_AGAIN)
     return None
-
-
-def _silent(notes: Sequence[Note]) -> Note | None:
-    """A rank of another host that said nothing of its end, as its torchrun did not: they are gone."""
-    heard = {note.get("host") for note in notes if note["kind"] in ("error", "ended", "memory")}
-    return next((note for note in notes if heard and note["kind"] == "here" and note.get("host") not in heard), None)
-
-
-def _who(note: Note, notes: Sequence[Note]) -> str:
-    num_ranks = len({each.get("rank") for each in notes if each["kind"] == "here"})
-    return f"rank {note.get('rank')} of {num_ranks} (process {note.get('pid')} on {note.get('host')})"

@@ -23,6 +23,7 @@ from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.stages.warm import Warm
 
 Row = dict[str, Any]
+Beat = Callable[..., None]
 ROW_TYPES = pa.schema(
     [
         ("rollout_id", pa.string()),
@@ -141,8 +142,10 @@ class House:
             facts=facts or {},
         ).to_json()
 
-    def run(self, job: dict[str, Any], warm: Warm | None = None) -> tuple[Path, dict[str, Any]]:
-        report = execute(job, warm or Warm(), lambda _frac, _text="": None)
+    def run(
+        self, job: dict[str, Any], warm: Warm | None = None, beat: Beat = lambda _frac, _text="": None
+    ) -> tuple[Path, dict[str, Any]]:
+        report = execute(job, warm or Warm(), beat)
         return self.store.path(Ref.parse(job["output"])), report
 
     def inputs(

@@ -22,7 +22,7 @@ from gradus.tasks.artifacts.adapters import adapted_policy
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.learning import UpdateConfig
 from tests.tasks.stages.update.conftest import state_folder
-from tests.tasks.stages.update.launch.test_launch import killed
+from tests.tasks.stages.update.launch.test_launch import Kills
 
 House = Any
 STEPS: dict[str, Any] = {
@@ -111,9 +111,8 @@ def test_a_killed_rank_is_named_and_another_number_of_ranks_goes_on_with_the_ada
     alone, expected = house.run(house.job(inputs, **config))
     job = house.job(inputs, **config)
     job["config"]["launch"] = {"processes": 2}
-    launch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "launch"
-    with killed(launch, 1, "step 2"), pytest.raises(StageError, match=r"rank 1 of 2 .* was killed by SIGKILL"):
-        house.run(job)
+    with pytest.raises(StageError, match=r"rank 1 of 2 .* was killed by SIGKILL"):
+        house.run(job, beat=Kills(1, "step 2"))
     job["config"]["launch"] = {"processes": 3}
     folder, report = house.run(job)
     assert_alike(folder, alone)

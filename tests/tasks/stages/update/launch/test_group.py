@@ -15,8 +15,8 @@ from gradus.tasks.preflight import abilities
 from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.update.launch.group import grouped, refuse_disagreement
 from gradus.tasks.stages.update.launch.job import RankJob
-from gradus.tasks.stages.update.launch.mail import Mail, Note
-from gradus.tasks.stages.update.launch.supervision import outcome
+from gradus.tasks.stages.update.launch.ranks import Note
+from gradus.tasks.stages.update.launch.supervision import error_of
 
 House = Any
 
@@ -28,7 +28,7 @@ def run_rank(rank: int, jobs: list[dict[str, Any]], folder: str) -> None:
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2"}
     job = RankJob(**jobs[rank])
     try:
-        with grouped(job.update_config(), Path(folder)) as ranks:
+        with grouped(job.update_config(), f"file://{folder}/group") as ranks:
             refuse_disagreement(ranks, job)
             Path(folder, f"agreed-{rank}").touch()
     except StageError as error:
@@ -49,52 +49,35 @@ def test_a_rank_with_other_settings_is_refused_before_any_step(house: House, tmp
         assert "no step was taken" in sentence
 
 
-def here(rank: int, host: str = "a") -> Note:
-    return {"kind": "here", "rank": rank, "host": host, "pid": 40 + rank}
+def name(rank: int) -> str:
+    return f"rank {rank} of 3 (process {40 + rank} on {'aab'[rank]})"
 
 
 LOST: Note = {
-    "kind": "error", "rank": 0, "host": "a", "pid": 40, "time_s": 1.0, "type": "RuntimeError", "known": False,
-    "message": "Connection closed by peer", "hint": "",
+    "kind": "error", "rank": 0, "type": "RuntimeError", "known": False, "message": "Connection closed by peer",
+    "hint": "",
 }  # fmt: skip
 GATE: Note = {**LOST, "rank": 1, "type": "GateError", "known": True, "message": "too far", "hint": "roll out again"}
-KILLED: Note = {"kind": "ended", "rank": 1, "host": "a", "pid": 41, "signal": signal.SIGKILL, "exit_code": -9}
-ENDED: Note = {"kind": "ended", "rank": 0, "host": "a", "pid": 40, "signal": signal.SIGTERM, "exit_code": -15}
+KILLED: Note = {"kind": "ended", "rank": 1, "code": -signal.SIGKILL}
+ENDED: Note = {"kind": "ended", "rank": 0, "code": 3}
 
 
 @pytest.mark.parametrize(
-    ("code", "notes", "kind", "sentence"),
+    ("notes", "elsewhere", "kind", "sentence"),
     [
-        (1, [LOST, KILLED, ENDED], StageError, r"rank 1 of 2 \(process 41 on a\) was killed by SIGKILL"),
-        (1, [LOST, GATE], GateError, "too far; roll out again"),
-        (1, [LOST], StageError, r"rank 0 of 2 \(process 40 on a\) failed: Connection closed by peer; repeat"),
-        (1, [here(2, "b"), LOST], StageError, r"nothing more was heard of rank 2 of 3 \(process 42 on b\)"),
-        (-9, [], StageError, "torchrun of the update was killed by SIGKILL"),
-        (3, [], StageError, "torchrun of the update ended with exit code 3"),
+        ([LOST, KILLED, ENDED], [2], StageError, r"rank 1 of 3 \(process 41 on a\) was killed by SIGKILL"),
+        ([LOST, GATE], [2], GateError, "too far; roll out again"),
+        ([LOST, ENDED], [], StageError, r"rank 0 of 3 \(process 40 on a\) failed: Connection closed by peer; repeat"),
+        ([LOST, ENDED], [2], StageError, r"nothing more was heard of rank 2 of 3 \(process 42 on b\)"),
+        ([LOST, {**LOST, "rank": 2}], [2], StageError, r"rank 0 of 3 .* failed: Connection closed"),
+        ([ENDED], [], StageError, r"rank 0 of 3 .* ended with exit code 3"),
     ],
 )
 def test_the_cause_is_named_and_not_what_followed_from_it(
-    code: int, notes: list[Note], kind: type[GradusError], sentence: str
+    notes: list[Note], elsewhere: list[int], kind: type[GradusError], sentence: str
 ) -> None:
     with pytest.raises(kind, match=sentence):
-        outcome(code, [here(0), here(1), *notes])
-
-
-def test_if_memory_ran_out_all_begin_anew_with_the_smallest_budget() -> None:
-    notes: list[Note] = [{"kind": "memory", "num_tokens": 16}, LOST, {"kind": "memory", "num_tokens": 8}]
-    assert outcome(1, notes) == 8
-
-
-def test_a_message_is_read_once_and_only_when_it_is_whole(tmp_path: Path) -> None:
-    mail = Mail(tmp_path)
-    mail.writer("rank-0").send(here(0))
-    with (tmp_path / "rank-0.jsonl").open("a") as file:
-        file.write('{"kind": "be')
-    assert [note["kind"] for note in mail.new()] == ["here"]
-    with (tmp_path / "rank-0.jsonl").open("a") as file:
-        file.write('at", "frac": 0.5}\n')
-    assert [note.get("frac") for note in mail.new()] == [0.5]
-    assert not list(mail.new())
+        raise error_of(notes, name, elsewhere)
 
 
 def test_fewer_gpus_than_processes_are_refused_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:

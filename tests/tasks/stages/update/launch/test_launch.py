@@ -1,13 +1,7 @@
-"""Stage update on two and three ranks, as real processes below torchrun: results, memory, kills, resumption."""
+"""Stage update on two and three ranks, as real processes: results, memory, kills, resumption."""
 
-import os
 import resource
-import shutil
-import signal
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +13,11 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_ref
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.stages.update.launch.mail import Note
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
 from gradus.tasks.stages.warm import Warm
-from tests.tasks.stages.update.launch.notes import Notes
 
 House = Any
+RANK = "gradus.tasks.stages.update.launch.rank"
 STEPS = {"epochs": 3, "minibatch_groups": 1, "lr": 1e-3, "max_grad_norm": 0.5}
 """Six steps: one of the three groups has nothing to learn from."""
 HUNGRY = '''
@@ -50,27 +43,26 @@ def assert_alike(house: House, folder: Path, expected: Path) -> None:
         assert float((found[name] - weight).abs().max()) < 0.02 * moved, name
 
 
-@contextmanager
-def killed(folder: Path, rank: int, at: str) -> Iterator[dict[int, Note]]:
-    """Kill a rank once a beat begins with `at`; the processes of all ranks are there after the block."""
-    here: dict[int, Note] = {}
-    shutil.rmtree(folder, ignore_errors=True)  # what an earlier launch has left
+def ranks_here() -> dict[int, psutil.Process]:
+    """The ranks that this process has started and that have not ended, by their number."""
+    found: dict[int, psutil.Process] = {}
+    for process in psutil.Process().children():
+        with suppress(psutil.Error):
+            if RANK in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+                found[int(process.environ()["RANK"])] = process
+    return found
 
-    def watch() -> None:
-        mail, give_up = Notes(folder), time.monotonic() + 120
-        while time.monotonic() < give_up:
-            for note in mail.new():
-                if note["kind"] == "here":
-                    here[note["rank"]] = note
-                if note["kind"] == "beat" and note["text"].startswith(at):
-                    os.kill(here[rank]["pid"], signal.SIGKILL)
-                    return
-            time.sleep(0.01)
 
-    thread = threading.Thread(target=watch)
-    thread.start()
-    yield here
-    thread.join()
+class Kills:
+    """A beat that kills a rank once its text begins with `at`; `here` are the processes of all ranks then."""
+
+    def __init__(self, rank: int, at: str) -> None:
+        self.rank, self.at, self.here = rank, at, dict[int, psutil.Process]()
+
+    def __call__(self, frac: float, text: str = "") -> None:
+        if text.startswith(self.at) and not self.here:
+            self.here |= ranks_here()
+            self.here[self.rank].kill()
 
 
 def test_ranks_make_the_checkpoint_of_one_process_though_memory_runs_out(house: House, tmp_path: Path) -> None:
@@ -91,14 +83,14 @@ def test_a_killed_rank_is_named_and_other_numbers_of_ranks_go_on(house: House) -
     inputs = house.inputs(reference=[house.other])
     alone, expected = house.run(house.job(inputs, **STEPS))
     job = house.job(inputs, **STEPS)
-    launch = house.store.path(Ref.parse(job["output"])) / ".scratch" / "launch"
     for processes, rank, at in ((2, 1, "step 2"), (3, 0, "step 4")):
         job["config"]["launch"] = {"processes": processes}
         sentence = rf"rank {rank} of {processes} \(process \d+ on .+\) was killed by SIGKILL.*repeat the command"
-        with killed(launch, rank, at) as here, pytest.raises(StageError, match=sentence):
-            house.run(job)
-        assert len(here) == processes
-        assert not any(psutil.pid_exists(note["pid"]) for note in here.values())
+        kills = Kills(rank, at)
+        with pytest.raises(StageError, match=sentence):
+            house.run(job, beat=kills)
+        assert sorted(kills.here) == list(range(processes))
+        assert not any(process.is_running() for process in kills.here.values())
     job["config"].pop("launch")
     folder, report = house.run(job)
     assert_alike(house, folder, alone)

@@ -1,21 +1,17 @@
 """Ranks that stay between two updates: the bits are those of ranks that begin anew, and what becomes of lost ones."""
 
-import os
-import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import psutil
 import pytest
 
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.launch.standing import place_of
+from gradus.tasks.stages.update.launch.ranks import place_of
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
 from gradus.tasks.stages.warm import Warm
-from tests.patience import until
-from tests.tasks.stages.update.launch.notes import Notes
+from tests.tasks.stages.update.launch.test_launch import ranks_here
 
 House = Any
 TWO = {"processes": 2}
@@ -29,11 +25,6 @@ def updated(house: House, policy: Ref, warm: Warm, **config: Any) -> Ref:
     return Ref("checkpoints", folder.name)
 
 
-def ranks_of(logs: Path) -> list[int]:
-    """The process ids of the last ranks that began."""
-    return [note["pid"] for note in Notes(logs / "launch").new() if note["kind"] == "here"]
-
-
 def test_ranks_that_stay_make_the_bits_of_ranks_that_begin_anew_and_lost_ones_are_replaced(
     house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -41,24 +32,21 @@ def test_ranks_that_stay_make_the_bits_of_ranks_that_begin_anew_and_lost_ones_ar
     logs.mkdir()
     monkeypatch.setenv("GRADUS_RUN_LOGS", str(logs))
     first = updated(house, house.policy, warm)
-    began = ranks_of(logs)
-    assert len(began) == 2
+    began = ranks_here()
+    assert sorted(began) == [0, 1]
     second = updated(house, first, warm, between_updates="host", weight_decay=0.1)
-    assert ranks_of(logs) == began  # nobody began after them
+    assert ranks_here() == began  # nobody began after them
 
-    os.kill(began[1], signal.SIGKILL)
-    group = warm.of(KeptRanks).group
-    assert group is not None
-    group.agent.wait(timeout=60)  # torchrun ends the other
+    began[1].kill()
     again = updated(house, first, warm, between_updates="host", weight_decay=0.1)
-    others = ranks_of(logs)
-    assert len(others) == 2
-    assert not set(others) & set(began)
+    others = ranks_here()
+    assert sorted(others) == [0, 1]
+    assert not set(others.values()) & set(began.values())
     assert house.same_files(house.store.path(second), house.store.path(again))
 
     updated(house, again, warm, launch={"processes": 1})
     assert warm.of(KeptRanks).group is None  # an update that needs none ends them
-    until(lambda: not any(map(psutil.pid_exists, others)), 30)
+    assert not any(process.is_running() for process in others.values())
 
 
 def test_ranks_stay_in_the_logs_of_a_run_unless_the_settings_keep_updates_on_disk(
