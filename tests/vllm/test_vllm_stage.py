@@ -42,8 +42,9 @@ def all_gone(processes: list[psutil.Process], within_s: float = 10) -> bool:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """The processes below a command, but for Prefect's server, which stays for the next one."""
-    return [p for p in psutil.Process(pid).children(recursive=True) if runs(p.pid) and "uvicorn" not in p.cmdline()]
+    """The processes below a command, but for Prefect's server and its keeper, which stay for the next one."""
+    stay = {"uvicorn", "gradus.tasks.servers.keeper"}
+    return [p for p in psutil.Process(pid).children(recursive=True) if runs(p.pid) and not stay & {*p.cmdline()}]
 
 
 def kept_rows(home: Path) -> int:
