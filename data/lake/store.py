@@ -87,8 +87,10 @@ class Store:
         return pruned_files(self.path(ref), self.manifest(ref).files)
 
     def pruned_on(self, ref: Ref) -> str:
-        """Return the day on which weights of a checkpoint were removed; empty if all are there."""
-        return removed_on(self.path(ref)) if self.pruned(ref) else ""
+        """Return the day on which weights of a checkpoint were removed; empty if all are there, or if it is damaged."""
+        with contextlib.suppress(CorruptArtifactError):
+            return removed_on(self.path(ref)) if ref.table == CHECKPOINTS and self.pruned(ref) else ""
+        return ""
 
     def manifest(self, ref: Ref) -> Manifest:
         """Return the manifest; raise CorruptArtifactError if there is none or it is that of another artifact.

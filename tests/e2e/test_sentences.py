@@ -89,6 +89,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         folder = place / "home" / "runs" / run
         folder.mkdir(parents=True)
         (folder / "run.json").write_text('{"verb":' if run == "torn" else json.dumps({"verb": "ingest", "seed": 0}))
+        (folder / "events.jsonl").touch()
         (folder / ".lock").write_text("")
     closed = [place / "closed.toml", place / "closed", place / "home" / "runs" / "closed" / "run.json"]
     only_readable = [place / "home" / "runs" / "finished" / ".lock", place / "home" / "runs" / "finished"]
