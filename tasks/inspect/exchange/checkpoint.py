@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 from jinja2 import Environment
@@ -218,7 +219,6 @@ _WHOLE = (
     *TOKENIZER_FILES,
 )  # fmt: skip
 """Names of the files that make a policy."""
-_MERGED = ".merged"
 
 
 def write_checkpoint(
@@ -289,14 +289,13 @@ def _write_merged(store: Store, ref: Ref, folder: Path) -> list[str]:
         proof_of_merged(dict(policy.model.state_dict()), read_adapter(store.path(ref)))
     except (PolicyError, ValueError) as error:
         raise BadInputError(f"{ref} cannot be merged: {error}", hint="export it as an adapter") from None
-    parts = folder / _MERGED
-    parts.mkdir(parents=True)
-    policy.model.save_pretrained(parts)
-    policy.tokenizer.save_pretrained(parts)
-    names = sorted(path.name for path in parts.iterdir())
-    for name in names:
-        (parts / name).rename(folder / name)
-    parts.rmdir()
+    folder.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=folder, prefix=".merged") as parts:
+        policy.model.save_pretrained(parts)
+        policy.tokenizer.save_pretrained(parts)
+        names = sorted(path.name for path in Path(parts).iterdir())
+        for name in names:
+            (Path(parts) / name).rename(folder / name)
     return names
 
 

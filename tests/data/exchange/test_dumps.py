@@ -96,6 +96,17 @@ def test_open_instructs_tokens_become_texts_and_stay() -> None:
     assert found["problems"].column("answer").to_pylist() == ["17", "2"]
 
 
+def test_a_record_of_open_instructs_without_tokens_is_refused_by_the_name_of_their_field(tmp_path: Path) -> None:
+    good = json.loads((DUMPS / "open-instruct" / "run1_rollouts_000000.jsonl").read_text().splitlines()[0])
+    odd = [{**good, "prompt_tokens": None}, {**good, "response_tokens": None}, {**good, "response_tokens": [-1]}]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*odd, good)))
+    found, _, refused = read_incoming(tmp_path, "open-instruct", {}, POLICY)
+    assert found["rollouts"].num_rows == 1
+    assert refused == {
+        "no prompt_tokens": 1, "no response_tokens": 1, "response_tokens is not a list of token ids": 1
+    }  # fmt: skip
+
+
 def test_arts_trajectories_of_each_step_have_groups_of_their_own() -> None:
     found = read("art")
     assert rows(found, "round", "completion", "sample") == [
