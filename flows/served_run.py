@@ -19,7 +19,6 @@ if __name__ == "__main__":
     home = Home.from_environment()
     prepare(home)
     url = os.environ.get("PREFECT_API_URL")
-    connection = (
-        join(home.root, url) if url else None
-    )  # a server of ours stays as long as the run, whatever `serve` does
+    # A server of ours stays as long as this process, whatever becomes of `gradus serve`.
+    connection = join(home.root, url) if url else None
     runpy.run_module("prefect.engine", run_name="__main__")

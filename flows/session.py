@@ -71,8 +71,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
     folder.mkdir(parents=True, exist_ok=True)
     left = left_behind(home.runs)
     with RunLock(folder):
-        guard(folder, spec)
         journal = Journal(folder)
+        guard(folder, spec)
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed
         status: Status = "finished"
         why, sidecar = "", None

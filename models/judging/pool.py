@@ -240,7 +240,7 @@ class JudgePool:
         elif "at" in message and judge.in_flight and message["at"] == judge.in_flight[0].answered:
             index = judge.advance()
             job.take(index, TimedVerdict(verdict_of(message), message["seconds"]))
-            job.in_a_row = 0
+            job.timeouts_in_a_row = 0
             self._proven = True
         self._restart_clock(judge)
 
@@ -268,8 +268,8 @@ class JudgePool:
         job.take(index, TimedVerdict(Verdict(None, "timeout", None, said), self.item_timeout_s))
         self._replace(job, judge, [])
         job.timed_out.append(index)
-        job.in_a_row += 1
-        in_a_row = self.spec.is_user and job.in_a_row >= (HANGS_IN_A_ROW if self._proven else PROBES)
+        job.timeouts_in_a_row += 1
+        in_a_row = self.spec.is_user and job.timeouts_in_a_row >= (HANGS_IN_A_ROW if self._proven else PROBES)
         if in_a_row or len(job.timed_out) > job.max_timeouts:
             raise HangingRewardError(job.timed_out, in_a_row=in_a_row)
 
@@ -312,7 +312,7 @@ class _Job:
         self.max_timeouts = max_timeouts
         self.max_in_a_row = max_in_a_row
         self.timed_out: list[int] = []
-        self.in_a_row = 0
+        self.timeouts_in_a_row = 0
         self.failed_in_a_row = 0
         self.results: dict[int, TimedVerdict] = {}
 

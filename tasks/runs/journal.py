@@ -3,8 +3,7 @@
 `<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line.
 A line is one append; its end is on the disk before a stage counts as ended. A line torn by a power cut is dropped at
 the next start and ignored by readers; a damaged one (gradus.tasks.runs.lines) stops both. Left out: metrics that do not
-depend on a clock, which the report of the artifact has, and the tracker, which a process of its own tells
-(gradus.tasks.tracking.reporter).
+depend on a clock, which the report of the artifact has. gradus.tasks.tracking.reporter sends the journal to MLflow.
 """
 
 import hashlib
@@ -58,6 +57,7 @@ class Journal:
         self.run = folder.name
         self._events = folder / EVENTS
         self._lock = threading.Lock()
+        self._events.open("ab").close()  # before the settings of a run: a folder that has them and no journal lost it
         mend(self._events)
 
     def run_started(self, facts: Mapping[str, object]) -> str:

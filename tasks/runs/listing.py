@@ -155,7 +155,10 @@ def read_run(runs: Path, run: str, lake: Path, on_damage: OnDamage = refuse) -> 
 def done_of(folder: Path, store: Store) -> Done | None:
     """Return what a run did so far, for the end of its journal; None if something of it is damaged or missing."""
     found: list[CorruptArtifactError] = []
-    done = _done(read_open(folder, found.append), Sizes(store), found.append)
+    try:
+        done = _done(read_open(folder, found.append), Sizes(store), found.append)
+    except OSError:  # the end is written all the same
+        return None
     whole = all(done["outputs"][output] is not None for output in done["outputs"].keys() - done["optional"])
     return done if whole and not found else None
 

@@ -4,6 +4,7 @@ The report keeps what limits are compared with, so that another limit computes n
 earlier, with the part of the report that it already knows; figures that are missing breach nothing.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -16,10 +17,18 @@ from gradus.tasks.host.logs import log_name
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
 
+BURST_ROWS = 128
+"""More than the requests under way at once, which all see one short outage of a server."""
+
 
 def without_signal(num_groups: int) -> str:
     """Return why no row of an update has a gradient: groups without variance, or none left by the shapes."""
     return f"all {num_groups} groups have rewards without variance" if num_groups else "shapes leave out every group"
+
+
+def tolerated_in_a_row(max_frac: float, num_rows: int) -> int:
+    """Return how many rows may fail one after another: what the limit on their share allows, and at least a burst."""
+    return max(BURST_ROWS, math.floor(max_frac * num_rows))
 
 
 def rollout_breach(report: Report, config: RolloutConfig) -> str:

@@ -139,7 +139,7 @@ _SOURCE = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gra
 
 
 class Traces:
-    """Tells MLflow of samples; a trace costs about 60 ms."""
+    """Logs samples as traces of MLflow; each takes about 60 ms."""
 
     def __init__(self, client: MlflowClient, experiment: str) -> None:
         self._client = client

@@ -217,7 +217,7 @@ class Sender:
     def _stage_finished(self, event: records.StageFinished, call: records.StageStarted | None, *, is_new: bool) -> None:
         if call is None:
             if is_new:
-                raise RefusedError(f"attempt {event['attempt']} ended, but its beginning was not told")
+                raise RefusedError(f"attempt {event['attempt']} ended, and the journal holds no beginning of it")
             return
         ref = Ref.parse(call["output"])
         kept = self._report(ref)
@@ -309,7 +309,7 @@ def _origin(event: records.RunStarted) -> dict[str, str]:
 
 
 def settle() -> None:
-    """Make MLflow quiet, synchronous and quick to give up: this process has the patience."""
+    """Make MLflow quiet, synchronous and quick to fail: the reporter itself tries again."""
     for name, value in tracker_environment().items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
@@ -318,7 +318,7 @@ def settle() -> None:
 
 @contextlib.contextmanager
 def classified(*, opening: bool = False) -> Generator[None]:
-    """Tell failures of the tracker (wait and try again) from events that it will never take."""
+    """Raise UnreachableError for a failure to retry, RefusedError for an event that MLflow will never accept."""
     try:
         yield
     except MlflowException as error:

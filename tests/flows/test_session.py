@@ -7,9 +7,10 @@ import pytest
 
 from gradus.data.lake.store import Ref
 from gradus.flows import session
-from gradus.flows.session import RunSpec, open_session
+from gradus.flows.session import RunSpec, guard, open_session
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.listing import list_runs
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 
@@ -67,3 +68,33 @@ def test_a_report_that_fails_is_a_sentence_and_the_training_is_finished(
     assert "the report was not written: it took longer than 0 s; try `gradus report made-1`" in capsys.readouterr().err
     assert not (folder / REPORT_PAGE).exists()
     assert statuses(folder) == ["finished", "finished"]
+
+
+def test_a_run_killed_once_its_settings_are_written_is_listed_and_resumed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class KilledError(Exception):
+        """In place of SIGKILL: nothing of the session runs after it."""
+
+    def killed(folder: Path, spec: RunSpec) -> None:
+        guard(folder, spec)
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(session, "guard", killed)
+        with pytest.raises(KilledError):
+            open_session(SPEC).__enter__()
+    assert (home.runs / SPEC.name / "run.json").exists()
+    assert [(run["run"], run["status"]) for run in list_runs(home.runs, home.lake)["runs"]] == [(SPEC.name, "killed")]
+    assert statuses(measured(home)) == ["finished"]
+
+
+def test_the_end_of_a_run_is_written_though_its_sums_cannot_be_read(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("gradus.tasks.runs.listing.Sizes.of", unreadable)
+    folder = measured(home)
+    assert [event.get("so_far") for event in read_events(folder) if event["event"] == "run_finished"] == [None]

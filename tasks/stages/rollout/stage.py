@@ -24,6 +24,7 @@ from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.gates import tolerated_in_a_row
 from gradus.tasks.stages.rollout.account import KEYS, account_of
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.given import Given, given_texts
@@ -34,8 +35,6 @@ from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
-FAILED_IN_A_ROW = 128
-"""Requests that may fail one after another, whatever the limit on their share."""
 RETRIES = 2
 """Number of times a failed request is repeated; a server's own are `server.retries`."""
 
@@ -248,7 +247,7 @@ class _Work:
                 self.tokens_generated += len(done.tokens)
                 self.rows_done += done.finish_reason != "error"
                 self.in_a_row = self.in_a_row + 1 if done.finish_reason == "error" else 0
-                if self.in_a_row > max(FAILED_IN_A_ROW, self.config.max_failed_frac * self.planned.num_rows):
+                if self.in_a_row > tolerated_in_a_row(self.config.max_failed_frac, self.planned.num_rows):
                     raise StageError(
                         f"{self.in_a_row} requests failed one after another (the last, "
                         f"{asked[done.index].rollout_id}: {done.error})",

@@ -43,6 +43,7 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.host.logs import printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.gates import tolerated_in_a_row
 from gradus.tasks.stages.score.marked import placed
 from gradus.tasks.stages.score.routing import beside_problem, columns_of, deciders, judging
 from gradus.tasks.stages.score.score_report import (
@@ -62,8 +63,6 @@ from gradus.tasks.stages.score.verdicts import decider
 MAX_JUDGES = 16
 _MIN_TIMEOUTS = 16
 """Up to this many rows may time out before the stage is ended early; fewer cost little, and all rows are kept."""
-FAILED_IN_A_ROW = 128
-"""Rows that may fail one after another, whatever the limit on their share."""
 _NAMED_ROWS = 4
 _BEAT_S = 1.0
 _TOKEN_COLUMNS = ("prompt_tokens", "completion_tokens", "logprobs")
@@ -200,7 +199,7 @@ class _Work:
 
     def _ask(self, pool: JudgePool, rows: list[Row], report: Callable[[int], None]) -> Sequence[TimedVerdict]:
         """Return the outcome of each row; raise FailingRewardError if a reward of the user's was asked no more."""
-        spec, limit = pool.spec, max(FAILED_IN_A_ROW, math.floor(self.config.max_error_frac * self.table.num_rows)) + 1
+        spec, limit = pool.spec, tolerated_in_a_row(self.config.max_error_frac, self.table.num_rows) + 1
         try:
             return pool.judge(rows, report, self.timeouts_left, limit if spec.is_user else math.inf)
         except SandboxUnavailableError as error:

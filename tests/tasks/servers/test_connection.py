@@ -4,14 +4,12 @@ import os
 import shutil
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,7 +25,7 @@ from gradus.tasks.servers import connection as connections
 from gradus.tasks.servers import home_servers
 from gradus.tasks.servers.connection import folder_of, join
 from gradus.tasks.servers.home_servers import connect, prefect_database
-from gradus.tasks.servers.secret import secret, secret_path
+from gradus.tasks.servers.secret import secret
 from tests.patience import runs, until
 from tests.servers import kill, served, servers
 from tests.strangers import NOBODY
@@ -96,37 +94,6 @@ def listening(port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def test_a_secret_is_made_once_whoever_asks_first_and_is_for_its_owner_alone(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    with ThreadPoolExecutor(16) as threads:
-        found = set(threads.map(lambda _: secret(home), range(64)))
-    assert len(found) == 1
-    assert len(found.pop()) >= 40
-    assert stat.S_IMODE(secret_path(home).stat().st_mode) == 0o600
-    assert [path.name for path in home.iterdir()] == [secret_path(home).name]
-    assert secret(tmp_path / "other") != secret(home)
-
-
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o660, 0o602])
-def test_a_secret_that_others_may_know_is_refused(tmp_path: Path, mode: int) -> None:
-    key = secret(tmp_path)
-    secret_path(tmp_path).chmod(mode)
-    with pytest.raises(StageError, match="delete it") as caught:
-        secret(tmp_path)
-    assert key not in str(caught.value)
-
-
-def test_a_secret_that_is_a_link_or_empty_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "elsewhere").touch(mode=0o600)
-    secret_path(tmp_path).symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(StageError, match="cannot be read"):
-        secret(tmp_path)
-    secret_path(tmp_path).unlink()
-    secret_path(tmp_path).touch(mode=0o600)
-    with pytest.raises(StageError, match="is empty"):
-        secret(tmp_path)
 
 
 def port_of(address: str) -> int:

@@ -133,7 +133,7 @@ def test_failures_of_all_attempts_count_against_the_limit(roll: Roll) -> None:
 def test_no_request_is_sent_after_many_that_failed_one_after_another(
     roll: Roll, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gradus.tasks.stages.rollout.stage.FAILED_IN_A_ROW", 3)
+    monkeypatch.setattr("gradus.tasks.stages.gates.BURST_ROWS", 3)
     fails = dict.fromkeys(IDS[8:15], 99)  # the second shard, answered from its end: one row before they begin
     down = Engine(fails)
     with pytest.raises(StageError, match=r"4 requests failed one after another \(the last, c{16}:p2@h0:3: bad luck\)"):
