@@ -43,6 +43,11 @@ def test_a_power_is_no_longer_number() -> None:
     assert answer_key("x²") == answer_key("x^2") != answer_key("x2")
 
 
+def test_two_texts_are_not_one_that_is_wrapped() -> None:
+    assert answer_key(r"\text{a} and \text{b}") == r"\text{a} and \text{b}"
+    assert answer_key(r"\text{a_{1}}") == "a_{1}"
+
+
 def test_nothing_has_no_form() -> None:
     assert answer_key(None) is None
     assert answer_key(" ") == ""

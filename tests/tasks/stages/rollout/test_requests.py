@@ -149,6 +149,16 @@ def test_no_request_is_sent_after_many_that_failed_one_after_another(
     assert sum(row["finish_reason"] == "error" for row in rows(store)) == 7
 
 
+def test_requests_that_fail_with_others_answered_between_them_are_asked_again(
+    roll: Roll, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gradus.tasks.stages.gates.BURST_ROWS", 3)
+    engine = Engine(dict.fromkeys(IDS[::2], 1))
+    roll(engine)
+    assert engine.asked == Counter({name: 2 - index % 2 for index, name in enumerate(IDS)})
+    assert [row["rollout_id"] for row in rows(store)] == IDS
+
+
 @pytest.mark.parametrize("ends_at", [0, 3, 8, 13])
 def test_an_engine_that_goes_away_loses_nothing_that_was_sampled(roll: Roll, store: Store, ends_at: int) -> None:
     first, second = Engine(ends_at=ends_at), Engine()

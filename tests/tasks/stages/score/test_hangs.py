@@ -87,6 +87,19 @@ def test_a_reward_whose_server_is_down_is_asked_no_more_and_judges_the_others_on
     assert table.column("reward").to_pylist() == [float(i % 2) for i in range(900)]
 
 
+def test_failures_with_verdicts_between_them_end_no_stage_early(store, warm, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "def odd(rows):\n    if any(int(row['problem_id'][1:]) % 2 for row in rows):\n        raise ValueError('odd')\n"
+        "    return [1.0] * len(rows)\n"
+    )
+    config = ScoreConfig(rewards=(RewardConfig(name=f"{file}:odd"),), correct_at=0.5, max_error_frac=0.1)
+    score(store, warm, config, rollouts_of(store, *(row(f"p{i:04d}", "text", "1") for i in range(400))))
+    errors = store.read(OUT).column("error").to_pylist()
+    assert [text is None for text in errors] == [True, False] * 200
+    assert not any("not judged, since" in text for text in errors if text)
+
+
 def test_failures_that_the_limit_allows_end_no_stage_however_many_follow_each_other(store, warm, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text(
