@@ -44,7 +44,7 @@ def test_a_power_is_no_longer_number() -> None:
 
 
 def test_two_texts_are_not_one_that_is_wrapped() -> None:
-    assert answer_key(r"\text{a} and \text{b}") == r"\text{a} and \text{b}"
+    assert answer_key(r"\text{a} and \text{b}") == r"\text{a}and\text{b}"
     assert answer_key(r"\text{a_{1}}") == "a_{1}"
 
 
