@@ -99,7 +99,8 @@ def test_the_report_has_the_figures_of_the_parquet_files(undisturbed: Undisturbe
 def test_the_report_and_the_table_of_samples_are_files_of_the_run_in_mlflow(undisturbed: Undisturbed) -> None:
     program, result = undisturbed
     query = """select artifact_uri from runs join tags using (run_uuid) where key = 'gradus.run' and value = ?
-        and run_uuid in (select run_uuid from tags where key = 'mlflow.loggedArtifacts')"""
+        and run_uuid in (select run_uuid from tags where key = 'mlflow.loggedArtifacts')
+        and run_uuid not in (select run_uuid from tags where key = 'mlflow.parentRunId')"""  # rows of stages
     with contextlib.closing(sqlite3.connect(program.home / "mlflow" / "mlflow.db")) as database:
         found = until(lambda: database.execute(query, [result["run"]]).fetchall(), 300, 0.2)
     folder = Path(found[0][0].removeprefix("file://"))
