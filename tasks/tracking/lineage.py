@@ -4,6 +4,7 @@ MLflow renders a text of a trace as Markdown, remote pictures included, and an o
 """
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,11 +17,16 @@ from mlflow.entities import (
     Dataset,
     DatasetInput,
     InputTag,
+    LoggedModel,
     LoggedModelOutput,
+    LoggedModelStatus,
     NoOpSpan,
 )
 from mlflow.exceptions import MlflowException
+from mlflow.models.model import MLMODEL_FILE_NAME
+from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.tracing.constant import SpanAttributeKey
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.records import Sample
@@ -58,17 +64,28 @@ class LoggedLineage:
         """Log a checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
         query = f"tags.`gradus.output` = '{ref}'"
         known = self._client.search_logged_models([self._experiment], filter_string=query)
-        if known:
-            return known[0].model_id
-        model = mlflow.create_external_model(
+        model = known[0] if known else self._begun(ref, run_id, params)
+        if model.status != LoggedModelStatus.READY:  # new, or its reporter was killed here
+            with tempfile.TemporaryDirectory(prefix="gradus-") as folder:
+                get_external_mlflow_model_spec(model).save(str(Path(folder, MLMODEL_FILE_NAME)))
+                self._client.log_model_artifacts(model.model_id, folder)
+            self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        return model.model_id
+
+    def _begun(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> LoggedModel:
+        """Create the model of a checkpoint; `mlflow.create_external_model` would finish it, and only once."""
+        return self._client.create_logged_model(
+            self._experiment,
             name=f"policy-{params['round']}" if "round" in params else "policy",
             source_run_id=run_id or None,
             params=dict(params),
-            tags={"gradus.output": str(ref), "gradus.folder": str(self._store.path(ref))},
+            tags={
+                MLFLOW_MODEL_IS_EXTERNAL: "true",
+                "gradus.output": str(ref),
+                "gradus.folder": str(self._store.path(ref)),
+            },
             model_type="policy",
-            experiment_id=self._experiment,
         )
-        return model.model_id
 
     def pruned(self, ref: Ref, time_s: float) -> None:
         """Tag the model of a checkpoint that lost files with the date, if MLflow has it."""

@@ -192,7 +192,7 @@ def test_every_language_adds(name: str, monkeypatch: pytest.MonkeyPatch) -> None
         assert (found.outcome, missing in found.error) == ("error", True)
         pytest.skip(f"there is no {missing}")
     for fence in (name, *spoken.names):
-        assert judged(SUMS_IN[name], SUMS, fence=fence).value == 1.0
+        assert judged(SUMS_IN[name], SUMS, fence=fence, test_s=60, total_s=240).value == 1.0
     assert judged(SUMS_IN[name].replace("+", "-").replace("sum", "min"), SUMS, fence="", language=name).value == 0.0
     if spoken.command:
         found = judged(SUMS_IN[name], ["assert f(1) == 2"], fence=name)

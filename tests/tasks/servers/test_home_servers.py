@@ -18,6 +18,7 @@ from gradus.tasks.servers.connection import bound
 from gradus.tasks.servers.door import basic
 from gradus.tasks.servers.home_servers import server_environment, start_servers
 from gradus.tasks.servers.secret import secret
+from tests.conftest import TESTS_PATH
 from tests.hostile import make_hostile
 from tests.patience import quiet_port, runs, until
 from tests.servers import a_server, served
@@ -99,8 +100,8 @@ time.sleep(60)
 
 def test_the_keeper_ends_the_server_and_its_children_when_its_parent_is_killed(tmp_path: Path) -> None:
     (tmp_path / "with_child.py").write_text(APP)
-    command = [sys.executable, "-c", PARENT, str(tmp_path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
+    command, env = [sys.executable, "-c", PARENT, str(tmp_path)], {**os.environ, "PYTHONPATH": TESTS_PATH}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"up\n"

@@ -147,7 +147,7 @@ class Run:
                 "and m.key = 'mlflow.sourceRun' and m.value in mine group by 1 order by 1"
             ),
             "models": self.ask(
-                "select t.tag_value from logged_model_tags t join logged_models l using (model_id) "
+                "select t.tag_value, l.status from logged_model_tags t join logged_models l using (model_id) "
                 "where t.tag_key = 'gradus.output' and l.source_run_id in mine order by 1"
             ),
             "outputs": self.ask(

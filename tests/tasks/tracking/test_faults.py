@@ -80,6 +80,7 @@ def _sizes(run: Run) -> dict[str, Any]:
     return {
         "counts": {kind: len(rows) for kind, rows in told.items()},
         "states": sorted(row[2] for row in told["runs"]),
+        "models": [status for _, status in told["models"]],
         "values": sorted(row[1:4] for row in told["metrics"]),
         "feedbacks": [count for _, count in told["traces"]],
         "steps": sorted(row[2] for row in told["outputs"]),

@@ -227,7 +227,7 @@ def test_checkpoints_are_models_by_reference_and_an_alias_moves(new_run: NewRun)
     run.journal.model_alias("policy", "champion", str(second))
     run.journal.model_alias("policy", "newest", str(second))
     run.drain()
-    assert run.told()["models"] == sorted([(str(first),), (str(second),)])
+    assert run.told()["models"] == sorted([(str(first), 2), (str(second), 2)])
     aliases = run.ask(
         "select a.alias, t.value from registered_model_aliases a join model_version_tags t "
         "on t.name = a.name and t.version = a.version where a.name = 'models-policy' order by 1"
