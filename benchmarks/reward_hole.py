@@ -52,17 +52,16 @@ SETTINGS = {
     "ingest.limit": 96,
     "profile.n": 2,
     "evaluate.every": ROUNDS,
-    "curate.draw": 16,
     "evaluate.sample.n": 1,
     "evaluate.report.ks": [1],
 }
 
 
-def named(seed: int, hole: int) -> tuple[int | None, float]:
+def named(seed: int, hole: int, num_groups: int) -> tuple[int | None, float]:
     """Train with a hole from a round on; return the round that is named, and its p value."""
     reward = Path(f"hole_{hole}.py")
     reward.write_text(REWARD.format(hole=hole))
-    given = {**SETTINGS, "seed": seed, "score.rewards": [{"name": f"{reward}:judge"}]}
+    given = {**SETTINGS, "seed": seed, "curate.draw": num_groups, "score.rewards": [{"name": f"{reward}:judge"}]}
     run = gradus.train("demo", set=given, run=f"seed{seed}-hole{hole}")
     (divergence,) = gradus.agree(["numeric"], rollouts=[run])["pairs"][0]["divergences"]
     since = divergence["since"]
@@ -124,6 +123,7 @@ def main() -> None:
     """Print each run, then the counts."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
+    parser.add_argument("--groups", type=int, default=48, help="groups of 8 rollouts in a round")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--bisect", type=int)
     asked = parser.parse_args()
@@ -141,7 +141,7 @@ def main() -> None:
         os.chdir(folder)
         os.environ |= {"GRADUS_HOME": f"{folder}/.gradus", "GRADUS_REPORT": "later"}
         for at, hole in enumerate([*holes, *[CLEAN] * num]):
-            found, p = named(at + 1, hole)
+            found, p = named(at + 1, hole, asked.groups)
             within += found is not None and abs(found - hole) <= 1
             alarms += hole == CLEAN and found is not None
             planted = "clean" if hole == CLEAN else f"hole from round {hole}"
