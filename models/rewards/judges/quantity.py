@@ -108,7 +108,8 @@ def read_quantity(text: str, bare: Any = None) -> Any:
 def _registry() -> Any:
     import pint  # noqa: PLC0415 - its units take 0.6 s to read
 
-    return pint.UnitRegistry(non_int_type=Fraction)
+    exact: Any = Fraction  # Pint declares floats and takes any number
+    return pint.UnitRegistry(non_int_type=exact)
 
 
 def _plain(text: str) -> str:
