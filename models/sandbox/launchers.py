@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from gradus.models.sandbox import groups
 from gradus.models.sandbox.inside import __file__ as _inside
 from gradus.models.sandbox.inside.cell import SEARCHED
 from gradus.models.sandbox.inside.linux import INNER_ID
@@ -47,6 +48,8 @@ class Launcher(Protocol):
     """A backend: it opens cells."""
 
     name: str
+    grouped: bool
+    """True if a control group of the kernel bounds all cells together."""
 
     def open(self) -> socket.socket:
         """Return the socket of a new cell; SandboxUnavailableError if there can be none."""
@@ -65,10 +68,13 @@ class Namespaces:
     def __init__(self, python: str, folders: Sequence[str], limits: Mapping[str, int]) -> None:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_LIMIT_S)
+        self._group = groups.made(limits)
         config = json.dumps({"folders": folders, "limits": limits})
         with theirs:
-            self._process = _started([*entering(python, "zygote"), str(theirs.fileno()), config], theirs)
+            command = [*entering(python, "zygote"), str(theirs.fileno()), config]
+            self._process = _started(self._group.entered_by(command), theirs)
         line = _line(self._control)
+        self.grouped = self._group.holds(self._process.pid)
         said = json.loads(line or b'{"failed": "its first process ended"}')
         if "failed" in said:
             self.close()
@@ -90,6 +96,7 @@ class Namespaces:
         self._control.close()
         self._process.kill()
         self._process.wait()
+        self._group.remove()
 
 
 class Bubblewrap:
@@ -102,6 +109,7 @@ class Bubblewrap:
         if program is None:
             raise SandboxUnavailableError(f"{self.name}: bwrap is not installed")
         self._python, self._limits = python, limits
+        self._group = groups.made(limits)
         self._started: list[subprocess.Popen[bytes]] = []
         code = f"/.code/{_MODULE.replace('.', '/')}"
         self._command = [
@@ -109,17 +117,20 @@ class Bubblewrap:
             *("--uid", str(INNER_ID), "--gid", str(INNER_ID)),
             *(word for path in folders for word in shown(path)),
             *("--ro-bind", str(Path(_inside).parent), code),
-            *("--proc", "/proc", "--dev", "/dev", "--size", str(limits["disk"]), "--tmpfs", "/tmp"),  # noqa: S108
-            *("--remount-ro", "/"),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *(word for path in ("/tmp", "/dev/shm") for word in ("--size", str(limits["disk"]), "--tmpfs", path)),  # noqa: S108
+            *("--remount-ro", "/", "--remount-ro", "/dev"),
         ]
         with self.open(subprocess.PIPE) as cell:
             cell.settimeout(START_LIMIT_S)
             with contextlib.suppress(OSError):
                 cell.sendall(b'{"mode": "main", "source": "", "limit_s": 5}\n')
             works = bool(_line(cell))
+            self.grouped = self._group.holds(self._started[0].pid)
         said = self._started[0].communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
         if works:
             return
+        self.close()
         raise SandboxUnavailableError(f"{self.name}: {said or 'it does not start'}")
 
     def open(self, stderr: int = subprocess.DEVNULL) -> socket.socket:
@@ -128,7 +139,8 @@ class Bubblewrap:
         inside = [*_clean(self._python, _CELL), str(theirs.fileno()), json.dumps(self._limits)]
         with theirs:
             self._started = [each for each in self._started if each.poll() is None]
-            self._started.append(_started([*self._command, "--", *inside], theirs, stderr))
+            command = self._group.entered_by([*self._command, "--", *inside])
+            self._started.append(_started(command, theirs, stderr))
         return ours
 
     def close(self) -> None:
@@ -136,6 +148,7 @@ class Bubblewrap:
         for process in self._started:
             process.kill()
             process.wait()
+        self._group.remove()
 
 
 BACKENDS: tuple[type[Namespaces | Bubblewrap], ...] = (Namespaces, Bubblewrap)

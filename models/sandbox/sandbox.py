@@ -6,9 +6,12 @@ r"""The sandbox as its users see it: a program, run on inputs, called, or tested
 **Covered.** A program has no network, sees the system's programs and one Python installation read-only, writes to a
 file system in memory of its own, is nobody outside, sees no process but its own, and has limits on time, memory,
 processes, output and files. What it knows is its input: expected outputs and verdicts stay here. Whatever it leaves
-running is killed with its namespace.
-**Not covered.** A hole in the kernel; timing; the machine's programs under /usr, which it may read; the kernel's memory
-for its pipes and sockets, which only the number of open files bounds.
+running is killed with its namespace. Where a control group can be made, it bounds the memory and the processes of all
+cells of a sandbox together, the kernel's own memory for them too (gradus.models.sandbox.groups).
+**Not covered.** A hole in the kernel; timing; the machine's programs under /usr, which it may read. The kernel's memory
+for pipes, sockets and page tables is in no limit of a single program: the group ends one that takes more than a program
+and its tests may have together, at times with the whole sandbox, which starts again; without a group the number of open
+files alone bounds it, and nothing bounds the page tables of a program that `reserves` address space.
 """
 
 import contextlib
@@ -100,7 +103,10 @@ class CellLostError(RuntimeError):
 
 
 class Sandbox:
-    """Cells of one set of limits, one warm; SandboxUnavailableError if this machine has no sandbox."""
+    """Cells of one set of limits, one warm; SandboxUnavailableError if this machine has no sandbox.
+
+    Its group has room for two cells in use at one time, a program and its tests: more of them need a sandbox each.
+    """
 
     def __init__(self, limits: Limits | None = None, *, python: str = "") -> None:
         limits = limits or Limits()
@@ -112,6 +118,7 @@ class Sandbox:
             "processes": limits.num_processes,
             "own_processes": _OWN_PROCESSES,
             "room": _ROOM_BYTES,
+            "build": max(_BUILD_BYTES, limits.memory_bytes),
         }
         self._python = python
         self._launcher: Launcher | None = None
@@ -133,13 +140,19 @@ class Sandbox:
             self.close()
             self._start()
             connection = self._next()
-        return Cell(connection, program, build_bytes=max(_BUILD_BYTES, self._limits["memory"]))
+        return Cell(connection, program, build_bytes=self._limits["build"])
 
     @property
     def backend(self) -> str:
         """Name of the backend."""
         assert self._launcher is not None
         return self._launcher.name
+
+    @property
+    def grouped(self) -> bool:
+        """True if a control group of the kernel bounds its memory and processes, beside the limits of each program."""
+        assert self._launcher is not None
+        return self._launcher.grouped
 
     def close(self) -> None:
         """End every cell."""

@@ -137,9 +137,10 @@ def sandbox() -> Check:
     try:
         with Sandbox() as found, found.open(Program("print(6 * 7)")) as program:
             ran = program.run(limit_s=_PROGRAM_S)
+            detail = f"{found.backend}, {'in a cgroup' if found.grouped else 'no cgroup can be made'}"
     except SandboxUnavailableError as error:
         return _check("a sandbox for code", False, str(error), NEEDED)
-    return _check("a sandbox for code", ran.stdout == "42\n", found.backend if ran.ok else ran.reason, NEEDED)
+    return _check("a sandbox for code", ran.stdout == "42\n", detail if ran.ok else ran.reason, NEEDED)
 
 
 def disk(root: Path) -> Check:

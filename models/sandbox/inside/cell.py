@@ -131,6 +131,7 @@ class _Cell:
             os.environ.update(_ENVIRONMENT)
             linux.drop_rights(self._rlimits(request))
             linux.hide_memory(hidden=False)  # for /dev/stdin; it holds no more than the program's own input
+            linux.end_sooner()
             refuse_calls()
             if "run" in request:
                 os.execvpe(request["run"][0], request["run"], {**_ENVIRONMENT})  # noqa: S606 - no shell is wanted

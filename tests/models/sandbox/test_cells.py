@@ -271,6 +271,10 @@ def test_output_is_limited(sandbox: Sandbox) -> None:
 def test_the_disk_is_limited_in_bytes_and_files(sandbox: Sandbox) -> None:
     assert "No space left" in ran(sandbox, "for i in range(99): open(f'{i}', 'wb').write(b'x' * (1 << 20))").reason
     assert ran(sandbox, "for i in range(10**9): open(f'{i}', 'w').close()").ended == "files"
+    shared = "for i in range(99): open(f'/dev/shm/{i}', 'wb').write(b'x' * (1 << 20))"
+    assert "No space left" in ran(sandbox, shared).reason
+    assert refusal(sandbox, "open('/dev/x', 'w')") == "OSError"
+    assert said(sandbox, "import multiprocessing\nprint(multiprocessing.Lock().acquire())") == "True"
 
 
 def test_nothing_is_left_running(sandbox: Sandbox) -> None:
