@@ -1,5 +1,6 @@
 """Control groups of the sandbox: where they are made, what they end, and what is left of them."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,8 @@ import psutil
 import pytest
 
 from gradus.models.sandbox import CellLostError, Program, Ran, Sandbox, SandboxUnavailableError, groups, launchers
+from tests.conftest import TESTS_PATH
+from tests.patience import until
 from tests.sandboxes import MIB, needs_sandbox, only
 
 LIMITS = {"build": 64 * MIB, "memory": 32 * MIB, "disk": MIB, "processes": 4, "own_processes": 8}
@@ -49,14 +52,24 @@ def folders(sandbox: Sandbox) -> list[Path]:
     return list(sandbox._launcher._group.folders)
 
 
+def members(held: list[Path]) -> dict[int, str | None]:
+    """Return the processes below this one, with the name of the group for those that are in all its folders."""
+    found: dict[int, str | None] = {}
+    for each in psutil.Process().children(recursive=True):
+        with contextlib.suppress(OSError):
+            num = Path(f"/proc/{each.pid}/cgroup").read_text().count(held[0].name)
+            found[each.pid] = held[0].name if num == len(held) else None
+    return found
+
+
 def said(sandbox: Sandbox, code: str) -> str:
     with sandbox.open(Program(code)) as program:
         return program.run(limit_s=5.0).stdout.strip()
 
 
 def gone(paths: list[Path], within_s: float = 10.0) -> bool:
-    until = time.monotonic() + within_s
-    while any(path.exists() for path in paths) and time.monotonic() < until:
+    deadline = time.monotonic() + within_s
+    while any(path.exists() for path in paths) and time.monotonic() < deadline:
         time.sleep(0.02)
     return not any(path.exists() for path in paths)
 
@@ -69,13 +82,11 @@ def test_every_process_of_a_sandbox_is_in_its_group_until_it_is_closed(sandbox: 
     held = folders(sandbox)
     with sandbox.open(Program("import os, time\nos.fork()\ntime.sleep(60)")) as program:
         program.request({"mode": "main", "limit_s": 60})
-        time.sleep(0.5)
-        family = psutil.Process().children(recursive=True)
-        named = {process.pid: Path(f"/proc/{process.pid}/cgroup").read_text() for process in family}
-        assert len(named) >= 5
-        assert {pid: text for pid, text in named.items() if text.count(held[0].name) != len(held)} == {}
+        until(
+            lambda: len(members(held)) >= 5 and None not in members(held).values(), 20, wrong=lambda: str(members(held))
+        )
         for folder in held:
-            assert set(map(int, (folder / "cgroup.procs").read_text().split())) <= set(named)
+            assert set(map(int, (folder / "cgroup.procs").read_text().split())) <= members(held).keys()
     assert held[0].name not in Path("/proc/self/cgroup").read_text()
     sandbox.close()
     assert gone(held, within_s=0.1)
@@ -141,16 +152,17 @@ def test_the_group_of_an_owner_that_was_killed_is_removed_by_the_next_one(backen
         print(*sandbox._launcher._group.folders, flush=True)
         time.sleep(600)
     """
-    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE, text=True) as owner:
+    command, env = [sys.executable, "-c", textwrap.dedent(code)], {**os.environ, "PYTHONPATH": TESTS_PATH}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         left = list(map(Path, owner.stdout.readline().split()))
         assert left
+        assert all(path.is_dir() for path in left)
         family = psutil.Process(owner.pid).children(recursive=True)
         owner.kill()
     psutil.wait_procs(family, timeout=10)
-    assert all(path.is_dir() for path in left)
-    until = time.monotonic() + 10
-    while any(path.exists() for path in left) and time.monotonic() < until:
+    deadline = time.monotonic() + 10
+    while any(path.exists() for path in left) and time.monotonic() < deadline:
         groups.made(LIMITS).remove()
     assert not any(path.exists() for path in left)
     assert all(path.is_dir() for path in folders(sandbox))
