@@ -41,6 +41,17 @@ def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
         interpreter, _ = interpreter_and_folders("")
         return [*entering(interpreter, "confined"), json.dumps({"folders": folders, "disk": _DISK_BYTES}), *command]
     view = [word for path in folders for word in shown(path)]
-    work = ("--size", str(_DISK_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH, "--remount-ro", "/")
+    work = (
+        "--size",
+        str(_DISK_BYTES),
+        "--tmpfs",
+        SCRATCH,
+        "--chdir",
+        SCRATCH,
+        "--remount-ro",
+        "/",
+        "--remount-ro",
+        "/dev",
+    )
     variables = ("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH)
     return ["bwrap", *BWRAP, *view, "--proc", "/proc", "--dev", "/dev", *work, *variables, "--", *command]
