@@ -19,10 +19,10 @@ import json
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from gradus.models.sandbox.inside.values import encoded
+from gradus.models.sandbox.inside.values import MAX_VARIABLES_CHARS, encoded, last_variables
 from gradus.models.sandbox.launchers import Launcher, SandboxUnavailableError, launcher
 
 GRACE_S = 2.0
@@ -60,6 +60,8 @@ class Program:
     command: Sequence[str] = ()
     reserves: bool = False
     """Its runtime reserves more address space than it uses."""
+    variables: bool = False
+    """A Python program reports the last variables of its top level."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,8 @@ class Ran:
     stdout: str = ""
     stderr: str = ""
     seconds: float = 0.0
+    variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The last three short ones of its top level, by its own word, if that is wanted and `ok`."""
 
     @property
     def ok(self) -> bool:
@@ -194,7 +198,8 @@ class Cell:
 
     def run(self, stdin: str = "", *, limit_s: float = 2.0) -> Ran:
         """Run the program on an input."""
-        how = {"run": list(self._program.command)} if self._program.command else {"mode": "main"}
+        mode = "variables" if self._program.variables else "main"
+        how = {"run": list(self._program.command)} if self._program.command else {"mode": mode}
         return self._ended({**how, "stdin": stdin, "limit_s": limit_s, "reserves": self._program.reserves})
 
     def call(self, function: str, args: list[Any], *, limit_s: float = 2.0) -> Answered:
@@ -212,12 +217,14 @@ class Cell:
         return self._ended({"stop": True, "limit_s": 0.0})
 
     def _ended(self, request: Mapping[str, Any]) -> Ran:
-        """Send a request and return how the run ended; values that it sends unasked are dropped."""
+        """Send a request and return how the run ended; of what it sends unasked only its variables are kept."""
         self.request(request)
-        until = time.monotonic() + request["limit_s"] + GRACE_S
+        until, said = time.monotonic() + request["limit_s"] + GRACE_S, ""
         while "line" in (message := self.answer(until)):
-            pass
-        return _ran(message)
+            said = message["line"][: MAX_VARIABLES_CHARS + 1]
+        ran = _ran(message)
+        wanted = ran.ok and request.get("mode") == "variables"
+        return replace(ran, variables=last_variables(_mapping(said))) if wanted else ran
 
     def request(self, request: Mapping[str, Any]) -> None:
         """Send a request, or a line for the process that runs."""

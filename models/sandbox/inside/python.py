@@ -6,6 +6,7 @@ of the program, and calls of it cross over as values.
 
 import atexit
 import builtins
+import contextlib
 import json
 import os
 import sys
@@ -15,7 +16,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from gradus.models.sandbox.inside.values import decoded, encoded
+from gradus.models.sandbox.inside.values import decoded, encoded, last_variables
 
 CHANNEL = 3
 """Descriptor over which values cross, a line of JSON each."""
@@ -25,7 +26,7 @@ _PATH = "main.py"
 
 
 def run_mode(mode: str, source: str) -> NoReturn:
-    """Run a program in one of the modes `main`, `calls` and `tests`, and end this process."""
+    """Run a program in one of the modes `main`, `variables`, `calls` and `tests`, and end this process."""
     for name, number, how in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
         stream = open(number, how, encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
         setattr(sys, name, stream)
@@ -62,6 +63,18 @@ def _ended(work: Callable[[str], None], source: str) -> int:
 
 def _main(source: str) -> None:
     exec(compile(source, _PATH, "exec"), _module("__main__").__dict__)  # noqa: S102 - what the sandbox is for
+
+
+def _variables(source: str) -> None:
+    """Run a program as `_main` does, and report its last variables when its threads and exit functions have ended."""
+    names = _module("__main__").__dict__
+    atexit.register(_report, names)  # called last, as the first that is registered
+    exec(compile(source, _PATH, "exec"), names)  # noqa: S102
+
+
+def _report(names: dict[str, Any]) -> None:
+    with contextlib.suppress(Exception):
+        os.write(CHANNEL, json.dumps(last_variables(names)).encode() + b"\n")
 
 
 def _calls(source: str) -> None:
@@ -128,4 +141,4 @@ def _module(name: str) -> types.ModuleType:
     return module
 
 
-_MODES = {"main": _main, "calls": _calls, "tests": _tests}
+_MODES = {"main": _main, "variables": _variables, "calls": _calls, "tests": _tests}

@@ -4,10 +4,15 @@ Numbers, texts, bytes, None, lists, tuples, dicts, sets. An object of another cl
 has code of its own.
 """
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any
 
 _MAX_DEPTH = 100
+_NUM_VARIABLES, _VARIABLE_CHARS = 3, 200
+MAX_VARIABLES_CHARS = _NUM_VARIABLES * _VARIABLE_CHARS
+"""Length of variables as JSON."""
+_PLAIN = (int, float, str, bool, type(None), list, tuple, dict)
 
 
 def encoded(value: Any, depth: int = 0) -> Any:
@@ -57,3 +62,29 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
     "set": lambda items: {decoded(each) for each in items},
     "frozenset": lambda items: frozenset(decoded(each) for each in items),
 }
+
+
+def last_variables(names: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the last three variables whose values are short and plain; names that start with _ are left out."""
+    found = dict[str, Any]()
+    for name, value in reversed([*names.items()]):
+        if len(found) < _NUM_VARIABLES and type(name) is str and name.isidentifier() and not name.startswith("_"):
+            found |= {name: value} if _is_short({name: value}) else {}
+    return dict(reversed(found.items()))
+
+
+def _is_short(value: Any) -> bool:
+    """Return whether a value is of plain kinds through and through, and its JSON short, without running its code."""
+    parts = [value]
+    for part in parts:
+        kind = type(part)
+        if not any(kind is plain for plain in _PLAIN) or len(parts) > _VARIABLE_CHARS:
+            return False
+        size = part.bit_length() // 4 if kind is int else 0 if kind in (float, bool, type(None)) else len(part)
+        if size > _VARIABLE_CHARS:
+            return False
+        parts += [*part, *part.values()] if kind is dict else part if kind in (list, tuple) else []
+    try:
+        return len(json.dumps(value, allow_nan=False)) <= _VARIABLE_CHARS
+    except (TypeError, ValueError, RecursionError):
+        return False

@@ -18,6 +18,7 @@ from tests.data.curation.tallies import measured
 STDIN = {"tests": {"inputs": ["1", "2"], "outputs": ["2", "4"]}}
 LONG = "x" * 999 + "\n"
 TEMPLATE = "{program}|{input}"
+WITH = {"final_output": "3\n", "variables": {"n": 1, "m": ["x"]}}
 
 
 def said(program: str) -> str:
@@ -31,6 +32,7 @@ def asked(rows: Sequence[tuple[Any, ...]], *, share: float = 0.9, seed: int = 0,
     marks = [
         [{"name": "program", "value": 0.0, "label": "0 of 2 tests"}]
         + [{"name": "test", "value": 0.0, "label": label} for label in labels]
+        + [{"name": "variables", "value": None, "label": json.dumps(each)} for each in columns.get("variables", ())]
         for labels in printed
     ]
     table = pa.table(
@@ -45,7 +47,8 @@ def asked(rows: Sequence[tuple[Any, ...]], *, share: float = 0.9, seed: int = 0,
             "marks": pa.array(marks, SCORES.type_of("marks")),
         }
     )
-    found = predict_outputs(round_of(table), np.random.default_rng(seed), share=share, template=TEMPLATE)
+    template = columns.get("template", TEMPLATE)
+    found = predict_outputs(round_of(table), np.random.default_rng(seed), share=share, template=template)
     assert found is not None
     return found
 
@@ -93,6 +96,21 @@ def test_rows_that_are_questions_themselves_are_not_asked_about() -> None:
 def test_an_input_with_its_output_is_asked_once() -> None:
     rows = [(0, False, name, STDIN, [printed]) for name, printed in (("a", "3\n"), ("b", "3\n"), ("c", "4\n"))]
     assert questions(asked(rows)) == [("a|1", gold("3\n")), ("c|1", gold("4\n"))]
+
+
+def test_variables_are_asked_by_name_and_stand_in_the_gold() -> None:
+    rows = [(0, False, "a", STDIN, ["3\n", "4\n"])]
+    held = [{"n": 1, "m": ["x"]}, {}]
+    drawn = [dict(questions(asked(rows, variables=held, template="", seed=seed))) for seed in range(20)]
+    found = {prompt.split("Follow")[1]: json.loads(own) for each in drawn for prompt, own in each.items()}
+    values = "and the last values of the variables"
+    asks = " it step by step. End with a line of JSON that states all that it prints"
+    assert found == {
+        f'{asks}, {values} n, m: {{"final_output": "...", "variables": {{"name": value}}}}': WITH,
+        f'{asks}: {{"final_output": "..."}}': {"final_output": "4\n"},
+    }
+    for template, said in ((TEMPLATE, ("a|1", gold("3\n"))), ("{program}|{variables}", ("a|n, m", json.dumps(WITH)))):
+        assert questions(asked([(0, False, "a", STDIN, ["3\n"])], variables=held[:1], template=template)) == [said]
 
 
 @pytest.mark.parametrize(("share", "num"), [(0.4, 2), (0.5, 3), (0.24, 0), (0.25, 1), (0.75, 9), (0.9, 12)])

@@ -57,7 +57,8 @@ def test_the_last_line_behind_the_thinking_counts() -> None:
     assert value(f"<think>{right}", GOLD) == (0.0, "unparsed")
 
 
-def test_the_key_of_the_output_is_a_setting() -> None:
+def test_the_keys_are_settings() -> None:
+    assert value('{"final_output": 7, "held": {"x": 1}}', WITH, variables_key="held") == (pytest.approx(0.7), "wrong")
     assert value('{"out": "1 2\\n3"}', GOLD, key="out") == (1.0, "correct")
     assert value(json.dumps(GOLD), GOLD, key="out") == (0.0, "unparsed")
 

@@ -59,6 +59,20 @@ def test_after_the_first_failure_no_test_is_run_unless_the_share_counts() -> Non
     assert every == [(2 / 3, "2 of 3 tests"), (0.0, "1\n"), (1.0, "2\n"), (1.0, "3\n")]
 
 
+def test_variables_are_marks_beside_those_of_the_tests() -> None:
+    tests = {"inputs": ["1", "2"], "outputs": ["2", "3"]}
+    code = "n = int(input())\nm = [n, 'x'] if n > 1 else 1 / 0\nprint(n + 1)"
+    plain = marks_of_verdict(judged(code, tests, score="share"))
+    more = marks_of_verdict(judged(code, tests, score="share", record_variables=True))
+    assert [mark for mark in more if mark.name != "variables"] == [*plain]
+    held = [(mark.name, mark.label) for mark in more[1:]]
+    failed, passed = ("test", "ZeroDivisionError: division by zero"), ("test", "3\n")
+    assert held == [failed, ("variables", "{}"), passed, ("variables", '{"n": 2, "m": [2, "x"]}')]
+    calls = {"fn_name": "f", "inputs": [[1]], "outputs": [1]}
+    found = marks_of_verdict(judged("x = 3\ndef f(n): return n", calls, record_variables=True))
+    assert [(mark.name, mark.label) for mark in found[1:]] == [("test", "1"), ("variables", "{}")]
+
+
 def test_marks_lie_on_the_program_that_was_judged() -> None:
     completion = f"<think>no</think>é ```python\nprint(1)\n```, better:\n```python\n{ADDS}\n```"
     found = judge_program({"completion": completion, "tests": SUMS}, "", 60)

@@ -1,6 +1,9 @@
 """A wave that asks what programs print."""
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
 from typing import Annotated, Any
 
 import numpy as np
@@ -8,69 +11,96 @@ from annotated_types import Gt, Lt
 
 from gradus.components import component
 from gradus.components.marks import MAX_LABEL_CHARS
-from gradus.components.templates import Template, filled
+from gradus.components.templates import Template, filled, places
 from gradus.data.curation.round import Planned, Round, RoundRows
 
 _PREDICT = (
     "A program:\n```\n{program}\n```\n\nIt is run with this input:\n```\n{input}\n```\n\n"
     'Follow it step by step. End with a line of JSON that states all that it prints: {"final_output": "..."}'
 )
+_WITH_VARIABLES = _PREDICT.replace(
+    ': {"final_output": "..."}',
+    ', and the last values of the variables {variables}: {"final_output": "...", "variables": {"name": value}}',
+)
 
 
 @component(
     "wave",
     paper="arXiv 2510.18471",
-    needs=("group", "correct", "completion", "extracted", "own_gold", "marks.test", "problem.extra"),
+    needs=("group", "correct", "completion", "extracted", "own_gold", "marks.test", "marks.variables", "problem.extra"),
 )
 def predict_outputs(
     round: Round,
     rng: np.random.Generator,
     *,
     share: Annotated[float, Gt(0.0), Lt(1.0)] = 0.4,
-    template: Annotated[str, Template("program", "input", needs=("program",))] = "",
+    template: Annotated[str, Template("program", "input", "variables", needs=("program",))] = "",
 ) -> Planned | None:
     """Ask the policy what its failed programs print, and train it on the answers beside the problems (CodeRL+).
 
     CodeRL+ (arXiv 2510.18471): programs of the run's own rollouts that fail, and yet run and print something; one
     question for each pair of input and output, up to a share of the round's groups. The answer is JSON with
-    `final_output`, for the reward `predicted`, whose gold (`own_gold`) is what the reward `program` recorded. The rows
-    are groups of their own, learned from as all are, and count in no difficulty.
+    `final_output` and, if the reward `program` records variables, with the values of up to three of them. The reward
+    `predicted` compares it with what `program` recorded (`own_gold`). The rows are groups of their own, learned from as
+    all are, and count in no difficulty.
     Deviations: questions are about the round's own programs, where the paper draws the newest of a buffer of 20,000;
-    outputs alone, no local variables; tests of standard input, one of the first five for each program, and outputs with
+    variables with short values alone; tests of standard input, one of the first five for each program, and outputs with
     a line end and of less than 1,000 characters, which the reward records whole.
 
     Args:
         share: Share of the round's groups that are such questions, if there are enough programs.
-        template: The prompt with {program} and {input}; empty for one that asks for JSON in its last line.
+        template: The prompt with {program} and {input}, and {variables} to ask for those too; empty for one that asks
+            for JSON in its last line.
     """
-    rows, asked = round.rows, dict[tuple[str, str], tuple[int, str]]()
-    for row, program, given, printed in _printed(round.rows, rng):
-        asked.setdefault((given, printed), (row, program))
-    num_groups = len(np.unique(rows["group"]))
+    asked = dict[tuple[str, str], _Printed]()
+    for each in _printed(round.rows, rng):
+        asked.setdefault((each.given, each.printed), each)
+    num_groups = len(np.unique(round.rows["group"]))
     num = int(share / (1 - share) * num_groups + 1e-9)
-    questions = list(asked.items())
+    questions = list(asked.values())
     chosen = [questions[at] for at in np.sort(rng.permutation(len(questions))[:num])]
+    texts = [template or (_WITH_VARIABLES if each.variables else _PREDICT) for each in chosen]
     return round.plan(
-        like=np.array([row for _, (row, _) in chosen], dtype=np.int64),
-        messages=[filled(template or _PREDICT, program=program, input=given) for (given, _), (_, program) in chosen],
-        own_gold=[json.dumps({"final_output": printed}) for (_, printed), _ in chosen],
+        like=np.array([each.row for each in chosen], dtype=np.int64),
+        messages=[each.question(text) for each, text in zip(chosen, texts, strict=True)],
+        own_gold=[each.gold(text) for each, text in zip(chosen, texts, strict=True)],
         reason="a failed program that ran",
         skipped={"more programs than their share": len(questions) - len(chosen)},
     )
 
 
-def _printed(rows: RoundRows, rng: np.random.Generator) -> list[tuple[int, str, str, str]]:
-    """Return row, program, input and output of one test, drawn at random, of each failed program that ran."""
-    marks, found = rows.marks("test"), list[tuple[int, str, str, str]]()
+@dataclass(frozen=True)
+class _Printed:
+    """One test of a failed program that ran."""
+
+    row: int
+    program: str
+    given: str
+    printed: str
+    variables: Mapping[str, Any]
+
+    def question(self, template: str) -> str:
+        names = ", ".join(self.variables)
+        return filled(template, program=self.program, input=self.given, variables=names)
+
+    def gold(self, template: str) -> str:
+        asked = bool(self.variables) and "variables" in places(template)
+        return json.dumps({"final_output": self.printed} | ({"variables": self.variables} if asked else {}))
+
+
+def _printed(rows: RoundRows, rng: np.random.Generator) -> list[_Printed]:
+    """Return one test, drawn at random, of each failed program that ran."""
+    marks, values, found = rows.marks("test"), rows.marks("variables"), list[_Printed]()
     failed = (rows["correct"] == 0) & np.array([each is None for each in rows["own_gold"]], dtype=np.bool_)
     for row in np.flatnonzero(failed).tolist():
         inputs, labels = _inputs(rows["problem.extra"][row]), marks.label[marks.row == row]
         program = _program(rows["completion"][row] or "", rows["extracted"][row] or "")
-        of_tests = zip(inputs, labels, strict=False)
-        known = [(given, label) for given, label in of_tests if given is not None and _is_output(label)]
+        ran = zip_longest(labels, values.label[values.row == row])
+        of_tests = zip(inputs, ran, strict=False)
+        known = [(given, *each) for given, each in of_tests if given is not None and _is_output(each[0])]
         if program and known:
-            given, printed = known[int(rng.integers(len(known)))]
-            found.append((row, program, given, printed))
+            given, printed, variables = known[int(rng.integers(len(known)))]
+            found.append(_Printed(row, program, given, printed, json.loads(variables or "{}")))
     return found
 
 

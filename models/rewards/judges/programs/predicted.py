@@ -15,7 +15,9 @@ _FORM = 0.1
 
 
 @component("reward", name="predicted", paper="arXiv 2510.18471", columns=("own_gold",), decides=True)
-def judge_predicted(row: Row, gold: str, max_chars: int, *, key: str = "final_output") -> Verdict:
+def judge_predicted(
+    row: Row, gold: str, max_chars: int, *, key: str = "final_output", variables_key: str = "variables"
+) -> Verdict:
     """0.1 + 0.9 right items / items for a prediction of what a program prints; 0 without one (CodeRL+).
 
     CodeRL+ (arXiv 2510.18471), as in the authors' code: the last line is JSON with `final_output` and, if the gold has
@@ -29,6 +31,7 @@ def judge_predicted(row: Row, gold: str, max_chars: int, *, key: str = "final_ou
         gold: The gold as JSON, if the row has none of its own.
         max_chars: Longer completions are judged by their last characters.
         key: Key of the output in the JSON of a completion, as the prompt asks for it.
+        variables_key: Key of the variables there.
     """
     own = row.get("own_gold")
     held = _items(parsed(own if isinstance(own, str) else gold))
@@ -36,7 +39,7 @@ def judge_predicted(row: Row, gold: str, max_chars: int, *, key: str = "final_ou
         return failed(f"the row has no gold that is JSON with {_OUTPUT}")
     text = answer_text(row, max_chars)
     said = None if text is None else parsed(text.rstrip().rpartition("\n")[2])
-    found = _items(said, key, variables=len(held) > 1)
+    found = _items(said, key, variables_key, named=len(held) > 1)
     if found is None:
         return unparsed()
     right = sum(name in found and _alike(found[name], value) for name, value in held.items())
@@ -44,14 +47,16 @@ def judge_predicted(row: Row, gold: str, max_chars: int, *, key: str = "final_ou
     return Verdict(value, "correct" if right == len(held) else "wrong", _written(found[None])[:MAX_EXTRACTED_CHARS])
 
 
-def _items(stated: Any, key: str = _OUTPUT, *, variables: bool = False) -> Mapping[str | None, Any] | None:
-    """Return the output, as None, and the variables by name; None for JSON that lacks the output, or `variables`."""
+def _items(
+    stated: Any, key: str = _OUTPUT, variables: str = _VARIABLES, *, named: bool = False
+) -> Mapping[str | None, Any] | None:
+    """Return the output, as None, and the variables by name; None for JSON without the output or, if named, those."""
     if not isinstance(stated, dict) or key not in stated:
         return None
-    named = stated.get(_VARIABLES)
-    if not isinstance(named, dict):
-        return None if variables else {None: stated[key]}
-    return {None: stated[key], **named}
+    held = stated.get(variables)
+    if not isinstance(held, dict):
+        return None if named else {None: stated[key]}
+    return {None: stated[key], **held}
 
 
 def _alike(found: Any, wanted: Any) -> bool:

@@ -4,9 +4,9 @@ import atexit
 import functools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
@@ -30,6 +30,7 @@ class _Outcome:
     passed: bool
     text: str
     """The output or the value; the end of a program that has neither."""
+    variables: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,7 @@ def judge_program(
     memory_mib: Annotated[int, Ge(32), Le(65_536)] = 512,
     num_processes: Annotated[int, Ge(1), Le(1024)] = 32,
     python: str = "",
+    record_variables: bool = False,
 ) -> Verdict:
     """1 if the program passes every test, else 0 (DRIVE, CodeRL+); with `share` the share of tests that it passes.
 
@@ -68,7 +70,7 @@ def judge_program(
     never shares a process with its tests and never sees an expected output. It runs without network and without view of
     your files (gradus.models.sandbox). One that is killed by a limit fails its test. Marks: `program` with the share
     passed (with `all`, of those before the first failure), and for each of the first five tests `test` with 1 or 0 and
-    what the program printed. A program whose cell dies is run once more, then its row has an error and no verdict.
+    what it printed, then if recorded `variables`. One whose cell dies is run once more, then its row has no verdict.
 
     Args:
         row: The completion.
@@ -81,8 +83,8 @@ def judge_program(
         total_s: Wall limit of compiling and all tests; those left then have failed. Below score.item_timeout_s.
         memory_mib: Memory of all processes of a program.
         num_processes: Its processes and threads at one time.
-        python: Interpreter of Python programs, whose packages they may import; by default Gradus' own, without those
-            of its environment.
+        python: Interpreter of Python programs, with its packages; by default Gradus' own, without its environment's.
+        record_variables: Mark the last three variables of a Python program's top level with short values, as JSON.
     """
     try:
         tests = cases(known(row, gold, "tests"), str(known(row, "", "fn_name") or known(row, "", "entry_point") or ""))
@@ -92,19 +94,18 @@ def judge_program(
     if found is None:
         return unparsed()
     spoken, source, start, end = found
-    if spoken.command and not all(isinstance(case, Stdin) for case in tests):
-        return failed(f"only Python programs are called: {spoken.file} needs tests with input and output")
-    if missing := spoken.missing():
-        return failed(f"this machine has no {missing}, which {spoken.file} needs")
+    if fault := _unable(spoken, tests):
+        return failed(fault)
     sandbox = _sandbox(Limits(memory_mib * _MIB, num_processes=num_processes), python)
-    run = functools.partial(_run, sandbox, spoken.program(source), tests, _Time(test_s, total_s), tolerance)
+    program = replace(spoken.program(source), variables=record_variables)
+    run = functools.partial(_run, sandbox, program, tests, _Time(test_s, total_s), tolerance)
     try:
         outcomes = _again_if_lost(lambda: list(run(every=score == "share")))
     except CellLostError as error:
         return failed(str(error))
     share = sum(each.passed for each in outcomes) / len(tests)
     value = share if score == "share" else float(share == 1.0)
-    marks = tuple(_marks(outcomes, len(tests), start, end))
+    marks = tuple(_marks(outcomes, len(tests), start, end, variables=record_variables))
     return MarkedVerdict(value, "correct" if share == 1.0 else "wrong", source[:MAX_EXTRACTED_CHARS], marks=marks)
 
 
@@ -120,12 +121,22 @@ def _sandbox(limits: Limits, python: str) -> Sandbox:
     return sandbox
 
 
-def _marks(outcomes: Sequence[_Outcome], num_tests: int, start: int, end: int) -> Iterator[Mark]:
+def _marks(outcomes: Sequence[_Outcome], num_tests: int, start: int, end: int, *, variables: bool) -> Iterator[Mark]:
     """Yield the share passed, then the first tests."""
     num_passed = sum(each.passed for each in outcomes)
     yield Mark("program", start, end, num_passed / num_tests, f"{num_passed} of {num_tests} tests")
     for each in outcomes[:_MARKED_TESTS]:
         yield Mark("test", start, end, float(each.passed), each.text[:MAX_LABEL_CHARS])
+        if variables:
+            yield Mark("variables", start, end, label=json.dumps(each.variables or {}))
+
+
+def _unable(spoken: Language, tests: Sequence[Case]) -> str:
+    """Return the reason that programs of a language cannot be tested here; empty without one."""
+    if spoken.command and not all(isinstance(case, Stdin) for case in tests):
+        return f"only Python programs are called: {spoken.file} needs tests with input and output"
+    missing = spoken.missing()
+    return f"this machine has no {missing}, which {spoken.file} needs" if missing else ""
 
 
 def _again_if_lost(run: Callable[[], list[_Outcome]]) -> list[_Outcome]:
@@ -180,9 +191,8 @@ def _run(
 def _outcome(sandbox: Sandbox, cell: Cell, case: Case, limit_s: float, tolerance: float) -> _Outcome:
     if isinstance(case, Stdin):
         ran = cell.run(case.stdin, limit_s=limit_s)
-        return _Outcome(
-            ran.ok and same_output(ran.stdout, case.stdout, tolerance), ran.stdout if ran.ok else ran.reason
-        )
+        passed = ran.ok and same_output(ran.stdout, case.stdout, tolerance)
+        return _Outcome(passed, ran.stdout if ran.ok else ran.reason, ran.variables)
     if isinstance(case, Call):
         answer = cell.call(case.function, case.args, limit_s=limit_s)
         passed = not answer.error and same_value(answer.value, case, tolerance)
