@@ -32,7 +32,7 @@ def asked(rows: Sequence[tuple[Any, ...]], *, share: float = 0.9, seed: int = 0,
     marks = [
         [{"name": "program", "value": 0.0, "label": "0 of 2 tests"}]
         + [{"name": "test", "value": 0.0, "label": label} for label in labels]
-        + [{"name": "variables", "value": None, "label": json.dumps(each)} for each in columns.get("variables", ())]
+        + [{"name": "variables", "value": None, "label": each} for each in columns.get("variables", ())]
         for labels in printed
     ]
     table = pa.table(
@@ -100,7 +100,7 @@ def test_an_input_with_its_output_is_asked_once() -> None:
 
 def test_variables_are_asked_by_name_and_stand_in_the_gold() -> None:
     rows = [(0, False, "a", STDIN, ["3\n", "4\n"])]
-    held = [{"n": 1, "m": ["x"]}, {}]
+    held = ['{"n": 1, "m": ["x"]}', "{}"]
     drawn = [dict(questions(asked(rows, variables=held, template="", seed=seed))) for seed in range(20)]
     found = {prompt.split("Follow")[1]: json.loads(own) for each in drawn for prompt, own in each.items()}
     values = "and the last values of the variables"
@@ -111,6 +111,12 @@ def test_variables_are_asked_by_name_and_stand_in_the_gold() -> None:
     }
     for template, said in ((TEMPLATE, ("a|1", gold("3\n"))), ("{program}|{variables}", ("a|n, m", json.dumps(WITH)))):
         assert questions(asked([(0, False, "a", STDIN, ["3\n"])], variables=held[:1], template=template)) == [said]
+
+
+@pytest.mark.parametrize("label", [None, "", "no JSON", "[1]", "3"])
+def test_a_mark_of_another_reward_names_no_variables(label: str | None) -> None:
+    rows = [(0, False, "a", STDIN, ["3\n"])]
+    assert questions(asked(rows, variables=[label], template="{program}|{variables}")) == [("a|", gold("3\n"))]
 
 
 @pytest.mark.parametrize(("share", "num"), [(0.4, 2), (0.5, 3), (0.24, 0), (0.25, 1), (0.75, 9), (0.9, 12)])

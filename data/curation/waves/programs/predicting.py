@@ -100,8 +100,17 @@ def _printed(rows: RoundRows, rng: np.random.Generator) -> list[_Printed]:
         known = [(given, *each) for given, each in of_tests if given is not None and _is_output(each[0])]
         if program and known:
             given, printed, variables = known[int(rng.integers(len(known)))]
-            found.append(_Printed(row, program, given, printed, json.loads(variables or "{}")))
+            found.append(_Printed(row, program, given, printed, _named(variables)))
     return found
+
+
+def _named(label: str | None) -> Mapping[str, Any]:
+    """Return the variables of a mark; none if it is of another reward than `program`."""
+    try:
+        held = json.loads(label or "{}")
+    except ValueError:
+        return {}
+    return held if isinstance(held, dict) else {}
 
 
 def _is_output(label: str | None) -> bool:
