@@ -52,13 +52,18 @@ def folders(sandbox: Sandbox) -> list[Path]:
     return list(sandbox._launcher._group.folders)
 
 
-def members(held: list[Path]) -> dict[int, str | None]:
-    """Return the processes below this one, with the name of the group for those that are in all its folders."""
+def members(sandbox: Sandbox) -> dict[int, str | None]:
+    """Return the processes of a sandbox, with the name of its group for those that are in all its folders."""
+    launcher, held = sandbox._launcher, folders(sandbox)
+    assert isinstance(launcher, launchers.Namespaces | launchers.Bubblewrap)
     found: dict[int, str | None] = {}
-    for each in psutil.Process().children(recursive=True):
-        with contextlib.suppress(OSError):
-            num = Path(f"/proc/{each.pid}/cgroup").read_text().count(held[0].name)
-            found[each.pid] = held[0].name if num == len(held) else None
+    for process in [launcher._process] if isinstance(launcher, launchers.Namespaces) else launcher._started:
+        with contextlib.suppress(psutil.Error):
+            first = psutil.Process(process.pid)
+            for each in (first, *first.children(recursive=True)):
+                with contextlib.suppress(OSError):
+                    num = Path(f"/proc/{each.pid}/cgroup").read_text().count(held[0].name)
+                    found[each.pid] = held[0].name if num == len(held) else None
     return found
 
 
@@ -83,10 +88,12 @@ def test_every_process_of_a_sandbox_is_in_its_group_until_it_is_closed(sandbox: 
     with sandbox.open(Program("import os, time\nos.fork()\ntime.sleep(60)")) as program:
         program.request({"mode": "main", "limit_s": 60})
         until(
-            lambda: len(members(held)) >= 5 and None not in members(held).values(), 20, wrong=lambda: str(members(held))
+            lambda: len(members(sandbox)) >= 5 and None not in members(sandbox).values(),
+            20,
+            wrong=lambda: str(members(sandbox)),
         )
         for folder in held:
-            assert set(map(int, (folder / "cgroup.procs").read_text().split())) <= members(held).keys()
+            assert set(map(int, (folder / "cgroup.procs").read_text().split())) <= members(sandbox).keys()
     assert held[0].name not in Path("/proc/self/cgroup").read_text()
     sandbox.close()
     assert gone(held, within_s=0.1)
