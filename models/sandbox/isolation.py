@@ -41,17 +41,7 @@ def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
         interpreter, _ = interpreter_and_folders("")
         return [*entering(interpreter, "confined"), json.dumps({"folders": folders, "disk": _DISK_BYTES}), *command]
     view = [word for path in folders for word in shown(path)]
-    work = (
-        "--size",
-        str(_DISK_BYTES),
-        "--tmpfs",
-        SCRATCH,
-        "--chdir",
-        SCRATCH,
-        "--remount-ro",
-        "/",
-        "--remount-ro",
-        "/dev",
-    )
+    own = ("--size", str(_DISK_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH)
+    read_only = ("--remount-ro", "/", "--remount-ro", "/dev")
     variables = ("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH)
-    return ["bwrap", *BWRAP, *view, "--proc", "/proc", "--dev", "/dev", *work, *variables, "--", *command]
+    return ["bwrap", *BWRAP, *view, "--proc", "/proc", "--dev", "/dev", *own, *read_only, *variables, "--", *command]

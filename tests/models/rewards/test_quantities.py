@@ -87,8 +87,10 @@ def test_a_fraction_is_read_exactly(value: Fraction, unit: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_no_text_raises(text: str) -> None:
-    assert judge({"completion": text}, "5 m", 0).outcome in ("correct", "wrong", "unparsed")
+def test_of_any_text_only_a_number_can_be_right_or_wrong(text: str) -> None:
+    found = judge({"completion": text}, "5 m", 0)
+    assert found.outcome in (("correct", "wrong", "unparsed") if any(map(str.isdecimal, text)) else ("unparsed",))
+    assert found.value == float(found.outcome == "correct")
 
 
 @pytest.mark.parametrize(
