@@ -84,6 +84,11 @@ def judge(
     return judged(correct=abs(size - right) <= Fraction(tolerance) * abs(right), extracted=stated)
 
 
+def warm_up() -> None:
+    """Read the definitions of Pint, which takes longer than judging a hundred rows."""
+    read_quantity("1 km/h")
+
+
 def read_quantity(text: str, bare: Any = None) -> Any:
     r"""Return the one number of a short text with its unit, as Pint's Quantity of a Fraction; None for anything else.
 

@@ -107,6 +107,11 @@ def average_precision(scores: Sequence[Sequence[float]], num_wanted: int, least:
     return sum(max(precision[at:]) for at in range(len(precision))) / num_wanted
 
 
+def warm_up() -> None:
+    """Import the solver, which takes longer than judging a hundred rows."""
+    matched(np.eye(2))
+
+
 def matched(scores: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     """Return the largest sum of scores (N, M) that a matching one to one has."""
     from scipy.optimize import linear_sum_assignment  # noqa: PLC0415 - slow to import

@@ -64,6 +64,11 @@ def judge_sql_result(row: Row, gold: str, max_chars: int) -> Verdict:
     return judged(correct=same, extracted=query)
 
 
+def warm_up() -> None:
+    """Open a database with a table, whose libraries take longer to import than a row to judge."""
+    _database({"t": {"columns": ["a"], "rows": [[1]]}}).close()
+
+
 def _database(tables: Mapping[str, Any]) -> Any:
     import duckdb  # noqa: PLC0415 - as above
     import pyarrow as pa  # noqa: PLC0415
