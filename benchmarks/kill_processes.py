@@ -2,6 +2,7 @@
 
     python benchmarks/kill_processes.py [--times 5] [--seed 0] [--kinds worker judge reporter Prefect keeper]
     python benchmarks/kill_processes.py --kinds rank --set update.launch.processes=2
+    python benchmarks/kill_processes.py --kinds actor --set rollout.ray.workers=2 --set rollout.shard_rows=8
 
 Each of the processes `KINDS` is killed with SIGKILL that often, in a training of its own with the tiny recipe of the
 tests; a training in which none was there at the moment or later is compared too, and another one follows. Prints a line
@@ -33,6 +34,7 @@ KINDS = {
     "worker": "gradus.tasks.runtime.worker",
     "judge": "gradus.models.judging.judge",
     "rank": "gradus.tasks.stages.update.launch.rank",
+    "actor": "ray::SamplingActor",
     "reporter": "gradus.tasks.tracking.reporter",
     "Prefect": "gradus.tasks.servers.prefect_app:create",
     "keeper": "gradus.tasks.servers.keeper",
@@ -57,7 +59,7 @@ def living(home: Path, kind: str) -> Iterator[psutil.Process]:
     """Processes of one kind that work for a home."""
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if KINDS[kind] in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE:
+            if any(KINDS[kind] in word for word in process.cmdline()) and process.status() != psutil.STATUS_ZOMBIE:
                 family = [process, *process.parents()]
                 if any(each.environ().get("GRADUS_HOME") == str(home) for each in family):
                     yield process
@@ -111,7 +113,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, value in (("times", 5), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=value)
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=[kind for kind in KINDS if kind != "rank"])
+    parser.add_argument(
+        "--kinds", nargs="+", choices=KINDS, default=[kind for kind in KINDS if kind not in ("rank", "actor")]
+    )
     parser.add_argument("--set", action="append", default=[], help="a change of the recipe, KEY=VALUE")
     given = parser.parse_args()
     train = ["train", str(RECIPE), *(word for change in given.set for word in ("--set", change))]

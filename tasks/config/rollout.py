@@ -28,7 +28,7 @@ class RayConfig(Config):
     gpus: float = Field(default=0.0, ge=0.0, le=MAX_PROCESSES)
     """GPUs that Ray sets aside for a worker; 0 shows it none."""
     max_restarts: int = Field(default=2, ge=0, le=MAX_TRIES)
-    """Maximum number of restarts of a worker that died, in one attempt; only the shard it had is sampled again."""
+    """Maximum number of restarts of a worker that died, in one attempt; only the shards it had are sampled again."""
     start_s: float = Field(default=600.0, gt=0.0)
     """Limit until a worker has its place in the cluster and its engine, seconds."""
 

@@ -1,17 +1,19 @@
-"""Ray worker: one engine, proved to hold the policy, that samples the requests it receives and returns the rollouts.
+"""Ray worker: one engine, proved to hold the policy, that samples whole shards.
 
-Errors travel as plain data, so that the stage raises them as it would have raised its own.
+Ray starts a worker that died again, and repeats the shards that it had not returned.
 """
 
+import os
 import socket
-import time
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
-from gradus.data.errors import BadInputError, GradusError
+from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
@@ -20,36 +22,27 @@ from gradus.tasks.host.faults import fault_point
 from gradus.tasks.stages.rollout.engines import open_engine
 from gradus.tasks.stages.warm import Warm
 
-_SEND_S = 0.5
-
 
 @dataclass(frozen=True)
-class Opened:
-    """A worker that can begin: its engine, whether that repeats itself, its threads of torch and its machine."""
+class Process:
+    """A worker's process: its engine, whether that repeats itself, its threads of torch, its machine and number."""
 
     engine: str
     reproducible: bool
     num_threads: int
     host: str
+    pid: int
 
 
 @dataclass(frozen=True)
-class FinishedChunk:
-    """Rollouts finished since the last chunk, the tokens sampled so far, and deviations of the engine."""
+class Sampled:
+    """Rollouts of one shard, its tokens, deviations of the engine, and the error that ended the shard early."""
 
+    process: Process
     finished: list[Finished]
     num_tokens: int
-    reproducible: bool
     remarks: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """An error as its type's name, its sentence and what to do."""
-
-    kind: str
-    message: str
-    hint: str
+    error: EngineError | None
 
 
 @dataclass(frozen=True)
@@ -61,33 +54,28 @@ class _Room:
 
 
 class SamplingActor:
-    """The actor; `label` names it at the fault point `ray:LABEL`, passed before a finished rollout is sent."""
+    """The actor; a finished rollout passes the fault point `ray:NUMBER`, `ray:NUMBER+` after a restart."""
 
-    def __init__(self, label: str) -> None:
-        self._label = label
-        self._engine: Engine | None = None
-        self._send_s = _SEND_S
+    def __init__(self, number: int, lake: str, policy: str, config: JsonObject) -> None:
+        """`number` is the worker's place; lake, policy and settings decide its engine."""
+        self._number = number
+        self._room = _Room(Store(Path(lake)))
+        self._policy = Ref.parse(policy)
+        self._config = RolloutConfig.model_validate(config)
 
-    def open(self, lake: str, policy: str, config: JsonObject) -> Opened | Failure:
-        """Load the policy of a lake and hold the engine's evidence against its files."""
-        store, ref, settings = Store(Path(lake)), Ref.parse(policy), RolloutConfig.model_validate(config)
-        self._send_s = min(_SEND_S, settings.flush_s)
-        try:
-            if not store.path(ref).is_dir():
-                raise BadInputError(
-                    f"the machine {socket.gethostname()} of the Ray cluster has no {store.path(ref)}",
-                    hint="put GRADUS_HOME on a file system that all machines have at the same path",
-                )
-            self._engine, _ = open_engine(_Room(store), ref, settings)
-        except GradusError as error:
-            return Failure(type(error).__name__, error.message, error.hint)
-        return Opened(self._engine.name, self._engine.reproducible, torch.get_num_threads(), socket.gethostname())
+    def process(self) -> Process:
+        """Load the policy and hold the engine's evidence against its files, unless that is done; describe the process.
 
-    def sample(self, requests: Sequence[Request]) -> Iterator[FinishedChunk | Failure]:
-        """Every request once, in chunks of half a second at most; a Failure ends the stream."""
-        assert self._engine is not None
+        Raise the errors of `open_engine`, and BadInputError if this machine does not have the policy.
+        """
+        engine = self._engine
+        return Process(engine.name, engine.reproducible, torch.get_num_threads(), socket.gethostname(), os.getpid())
+
+    def sample(self, requests: Sequence[Request]) -> Sampled:
+        """Sample every request once."""
+        point = f"ray:{self._number}" + "+" * _restarted()
         finished: list[Finished] = []
-        sampled, sent_s = 0, time.monotonic()
+        sampled, failure = 0, None
 
         def count(num_tokens: int) -> None:
             nonlocal sampled
@@ -95,16 +83,22 @@ class SamplingActor:
 
         try:
             for done in self._engine.generate(requests, count):
-                fault_point(f"ray:{self._label}")
+                fault_point(point)
                 finished.append(done)
-                if time.monotonic() - sent_s >= self._send_s:
-                    yield self._chunk(finished, sampled)
-                    finished, sent_s = [], time.monotonic()
-            yield self._chunk(finished, sampled)
         except EngineError as error:
-            yield self._chunk(finished, sampled)
-            yield Failure(type(error).__name__, str(error), error.hint)
+            failure = error
+        return Sampled(self.process(), finished, sampled, tuple(self._engine.remarks), failure)
 
-    def _chunk(self, finished: list[Finished], num_tokens: int) -> FinishedChunk:
-        assert self._engine is not None
-        return FinishedChunk(finished, num_tokens, self._engine.reproducible, tuple(self._engine.remarks))
+    @cached_property
+    def _engine(self) -> Engine:
+        folder = self._room.store.path(self._policy)
+        if not folder.is_dir():
+            raise BadInputError(
+                f"the machine {socket.gethostname()} of the Ray cluster has no {folder}",
+                hint="put GRADUS_HOME on a file system that all machines have at the same path",
+            )
+        return open_engine(self._room, self._policy, self._config)[0]
+
+
+def _restarted() -> bool:
+    return bool(sys.modules["ray"].get_runtime_context().was_current_actor_reconstructed)

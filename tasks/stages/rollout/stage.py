@@ -5,8 +5,8 @@ as an undisturbed one would: to the bit where the engine promises that, with the
 """
 
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -35,6 +35,8 @@ from gradus.tasks.stages.rollout.rows import rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0
+SHARDS_AHEAD = 2
+"""Shards a Ray worker has at once, so that it samples while the stage writes."""
 RETRIES = 2
 """Number of times a failed request is repeated; a server's own are `server.retries`."""
 
@@ -46,7 +48,8 @@ _Counts = tuple[Counter[str], int, list[str]]
 Shard = tuple[int, int]
 """A range of groups of the plan."""
 
-Each = Callable[[Callable[[int, Shard], None], Iterable[tuple[int, Shard]]], None]
+Begin = Callable[[Sequence[Request]], None]
+"""Has an engine of several workers sample requests that `generate` will ask for."""
 
 
 def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
@@ -56,20 +59,14 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
         from gradus.tasks.stages.rollout.ray_engine import ray_engine  # noqa: PLC0415 - for those who ask for it
 
         with ray_engine(ctx, ctx.one("policy"), config) as (workers, side):
-            return _rolled_out(ctx, config, workers, side, workers.each)
+            return _rolled_out(ctx, config, workers, side, workers.begin)
     engine, side = open_engine(ctx, ctx.one("policy"), config)
-    return _rolled_out(ctx, config, engine, side, _one_by_one)
-
-
-def _one_by_one(do: Callable[[int, Shard], None], items: Iterable[tuple[int, Shard]]) -> None:
-    for item in items:
-        do(*item)
+    return _rolled_out(ctx, config, engine, side)
 
 
 def _rolled_out(
-    ctx: StageContext, config: RolloutConfig, engine: Engine, side: PromptSide | None, each: Each
+    ctx: StageContext, config: RolloutConfig, engine: Engine, side: PromptSide | None, begin: Begin | None = None
 ) -> StageResult:
-    """`each` calls a function with every shard, one by one or as many at once as the engine has workers."""
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
     given = given_texts(_of_call(plan, ctx), problems, side, config.prompt.style)
@@ -87,7 +84,7 @@ def _rolled_out(
     work = _Work(ctx, config, engine, table, planned, given)
     shards = planned.shards(config.shard_rows)
     started = time.perf_counter()
-    each(work.make, enumerate(shards))
+    work.make(shards, begin)
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
@@ -117,6 +114,21 @@ def _of_call(plan: pa.Table, ctx: StageContext) -> pa.Table:
     return found
 
 
+@dataclass(frozen=True)
+class _Open:
+    """A shard that is being sampled: its requests, the rows that were there, and the numbers of the missing ones."""
+
+    index: int
+    asked: Sequence[Asked]
+    files: OpenShard
+    kept: pa.Table
+    missing: Sequence[int]
+
+    def requests(self) -> list[Request]:
+        """Return the missing requests."""
+        return [self.asked[i].request for i in self.missing]
+
+
 @dataclass
 class _Work:
     """State that all shards of one attempt share, and its progress."""
@@ -142,15 +154,22 @@ class _Work:
     """Counts of every shard for the report, by its index."""
     last_beat_s: float = field(default_factory=time.monotonic)
 
-    def make(self, index: int, shard: Shard) -> None:
-        """One shard, its groups given as a range, unless an earlier attempt finished it."""
-        if _name(index) in self.ctx.out.done:
-            self.shards_reused += 1
-            self.count_done(index)
-            return
-        fault_point("rollout:before_shard")
-        self.write(index, self.planned.asked(*shard, self.ctx.out.ref.digest))
-        fault_point("rollout:after_shard")
+    def make(self, shards: Sequence[Shard], begin: Begin | None = None) -> None:
+        """Write every shard that no earlier attempt finished; with `begin` two a worker are sampled at once."""
+        begun: deque[_Open] = deque()
+        for index, shard in enumerate(shards):
+            if _name(index) in self.ctx.out.done:
+                self.shards_reused += 1
+                self.count_done(index)
+                continue
+            fault_point("rollout:before_shard")
+            begun.append(self.open(index, self.planned.asked(*shard, self.ctx.out.ref.digest)))
+            if begin is not None and begun[-1].missing:
+                begin(begun[-1].requests())
+            if begin is None or len(begun) == SHARDS_AHEAD * self.config.ray.workers:
+                self.write(begun.popleft())
+        while begun:
+            self.write(begun.popleft())
 
     def count_done(self, index: int) -> None:
         """A shard that an earlier attempt finished."""
@@ -159,42 +178,45 @@ class _Work:
         self.rows_done += counts["rows"]
         self.kept.append(_names(self.ctx, index))
 
-    def write(self, index: int, asked: Sequence[Asked]) -> None:
-        """Make one shard of the rows that an earlier attempt kept and the missing ones, in the order of the plan."""
-        ids = [each.request.rollout_id for each in asked]
-        folder = None if self.engine.reproducible else self.ctx.out.scratch
-        opened = OpenShard(folder, index, self.config.flush_s)
-        kept = opened.rows()
+    def open(self, index: int, asked: Sequence[Asked]) -> "_Open":
+        """Begin a shard with the rows that an earlier attempt kept."""
+        files = OpenShard(None if self.engine.reproducible else self.ctx.out.scratch, index, self.config.flush_s)
+        kept = files.rows()
         if kept.num_rows:
             self.kept.append(kept)
-        there = [self.planned.taken_up(asked), self._given(asked)]
-        have = set(kept.column("rollout_id").to_pylist()) | {
-            each.request.rollout_id for each in asked if not each.is_sampled
-        }
-        self.rows_done += len(have)
+        there = set(kept.column("rollout_id").to_pylist())
+        there |= {each.request.rollout_id for each in asked if not each.is_sampled}
+        self.rows_done += len(there)
+        missing = [i for i, each in enumerate(asked) if each.request.rollout_id not in there]
+        return _Open(index, asked, files, kept, missing)
+
+    def write(self, shard: "_Open") -> None:
+        """Make one shard of the rows that were there and the missing ones, in the order of the plan."""
+        asked, files = shard.asked, shard.files
         finished: dict[int, Finished] = {}
         waiting: dict[int, Finished] = {}
         try:
-            missing = [i for i, name in enumerate(ids) if name not in have]
-            for i, done in self.finished([each.request for each in asked], missing):
+            for i, done in self.finished([each.request for each in asked], shard.missing):
                 finished[i] = done
                 if done.finish_reason != "error":  # the next attempt shall ask for those again
                     waiting[i] = done
-                if opened.due:
-                    opened.keep(self.rows(asked, waiting))
+                if files.due:
+                    files.keep(self.rows(asked, waiting))
                     waiting.clear()
                 fault_point("rollout:after_row")
         finally:
-            if folder is not None:
-                opened.keep(self.rows(asked, waiting))
+            if not self.engine.reproducible:
+                files.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
-        if have:
-            parts = [part for part in (kept, *there, table) if part.num_rows]
-            both = in_order(pa.concat_tables(parts, promote_options="default"))
-            table = both.take(positions(pa.array(ids), both.column("rollout_id")))
-        self.ctx.out.write_table(table, index)
-        self.counted[index] = _counts(table)
-        opened.close()
+        if len(shard.missing) < len(asked):
+            parts = [shard.kept, self.planned.taken_up(asked), self._given(asked), table]
+            both = in_order(pa.concat_tables([part for part in parts if part.num_rows], promote_options="default"))
+            ids = pa.array([each.request.rollout_id for each in asked])
+            table = both.take(positions(ids, both.column("rollout_id")))
+        self.ctx.out.write_table(table, shard.index)
+        self.counted[shard.index] = _counts(table)
+        files.close()
+        fault_point("rollout:after_shard")
 
     def _given(self, asked: Sequence[Asked]) -> pa.Table:
         rows = [(each.row, each.request.rollout_id) for each in asked if each.row["given"] is not None]

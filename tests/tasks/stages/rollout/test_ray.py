@@ -7,9 +7,8 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,15 +20,16 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from gradus.data.errors import StageError
+from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
+from gradus.models.engines.base import EngineError, Request
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.runtime.attempt import Job, execute
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.rollout import ray_cluster
-from gradus.tasks.stages.rollout.ray_actor import Failure, Opened, SamplingActor
+from gradus.tasks.stages.rollout.ray_actor import Process, Sampled, SamplingActor
 from gradus.tasks.stages.rollout.ray_engine import RayEngine
 from gradus.tasks.stages.warm import Warm
 
@@ -112,16 +112,11 @@ def test_settings_of_ray_are_no_part_of_what_a_result_is() -> None:
         RayConfig(address="ray://127.0.0.1:10001")
 
 
-def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_had_is_asked_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_its_shards_are_sampled_again(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone, spread = house.job(), house.job(ray={"workers": 2, "max_restarts": 1})
-    asked, sockets, folders = list[tuple[int, list[str]]](), set[str](), list[Path]()
-    ask = RayEngine._asked
-
-    def spy_on_asked(engine: RayEngine, worker: Any, requests: Any, on_tokens: Any) -> Any:
-        asked.append((worker.number, [request.rollout_id for request in requests]))
-        return ask(engine, worker, requests, on_tokens)
+    sockets, folders = set[str](), list[Path]()
 
     def look(_frac: float, text: str) -> None:
         if not text.startswith("starting"):
@@ -131,48 +126,27 @@ def test_two_workers_make_the_same_shards_though_one_is_killed_and_only_what_it_
 
     left = Path(tempfile.mkdtemp(prefix="gradus-ray-"))
     (left / ".lock").write_text('{"pid": 0}')  # by a process that was killed: no lock of the kernel is on it
-    monkeypatch.setattr(RayEngine, "_asked", spy_on_asked)
-    monkeypatch.setenv("GRADUS_FAULT", "ray:1.0#3")  # the first process in the first worker's place, at its third row
+    sampled = tmp_path / "sampled"
+    monkeypatch.setenv("SAMPLED", str(sampled))
+    monkeypatch.setattr(SamplingActor, "sample", _noted)
+    monkeypatch.setenv("GRADUS_FAULT", "ray:1#3")  # the first process in the first worker's place, at its third row
     before, report = run(alone), run(spread, look)
     assert len(house.shards(alone)) == 3
     assert house.shards(spread) == house.shards(alone)
     assert house.ids(spread) == IDS
     assert report["summary"]["reproducible"] == "bitwise"
     assert report["summary"]["tokens_generated"] == before["summary"]["tokens_generated"]
-    assert [remark.split(":")[0] for remark in report["summary"]["remarks"]] == [
-        "Ray worker 1 of 2 died and was replaced"
-    ]
-    # What the first worker had went to its successor; the rest was asked once, of one or the other.
-    assert [number for number, names in asked if names == IDS[:8]] == [1, 1]
-    assert sorted(names for _, names in asked) == sorted([IDS[:8], IDS[:8], IDS[8:16], IDS[16:]])
-    assert {number for number, _ in asked} == {1, 2}
+    assert report["summary"]["remarks"] == ["Ray worker 1 of 2 died and was restarted"]
+    # The shard that died with the first worker went to its successor; the others were sampled once.
+    calls = [line.split() for line in sampled.read_text().splitlines()]
+    assert sorted(Counter(first for _, first in calls).values()) == [1, 1, 2]
+    assert Counter(first for _, first in calls)[IDS[0]] == 2
+    assert len({pid for pid, _ in calls}) == 3
     assert sockets
     assert sockets <= LOOPBACK
     assert folders
     assert not any(folder.exists() for folder in [*folders, left])
     assert not [process for process in family() if "ray" in said(process)]
-
-
-def test_the_first_error_ends_those_who_wait_for_another_worker() -> None:
-    class Silent:
-        """A Ray whose workers never answer."""
-
-        def wait(self, awaited: list[Any], timeout: float) -> tuple[list[Any], list[Any]]:
-            time.sleep(0.01)
-            return [], awaited
-
-    engine, begun = RayEngine(Silent(), RayConfig(workers=2), ("", "", {})), list[int]()
-
-    def do(number: int) -> None:
-        begun.append(number)
-        if number == 1:
-            raise StageError("this one")
-        while True:
-            engine._arrived(None)
-
-    with pytest.raises(StageError, match="this one"):
-        engine.each(do, [(number,) for number in range(9)])
-    assert begun == [0, 1]
 
 
 def test_a_stage_that_is_killed_leaves_no_process_and_the_next_attempt_makes_only_what_is_missing(
@@ -256,24 +230,23 @@ def other_threads() -> Iterator[int]:
     torch.set_num_threads(threads)
 
 
-def test_what_a_worker_had_sent_before_it_died_is_asked_of_nobody_again(
+def test_a_worker_that_dies_too_often_ends_the_stage_and_finished_shards_stay(
     house: House, server: Server, running: tuple[str, int], other_threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened, got = list[Opened](), RayEngine._got
+    found, note = list[Process](), RayEngine._note
 
-    def spy(engine: RayEngine, ref: Any) -> Any:
-        found = got(engine, ref)
-        opened.extend([found] if isinstance(found, Opened) else [])
-        return found
+    def spy(engine: RayEngine, number: int, process: Process) -> None:
+        found.append(process)
+        note(engine, number, process)
 
-    monkeypatch.setattr(RayEngine, "_got", spy)
+    monkeypatch.setattr(RayEngine, "_note", spy)
     address, owner = running
     hosted = {"url": server.url, "model": "m", "tokens": False, "concurrency": 1}
     ray = {"workers": 1, "address": address, "max_restarts": 1}
-    job = house.job(engine="openai", server=hosted, shard_rows=24, ray=ray)
+    job = house.job(engine="openai", server=hosted, ray=ray)
 
     def answer(_path: str, _body: dict[str, Any]) -> tuple[int, Any]:
-        if len(server.asked) in (9, 16):
+        if len(server.asked) in (11, 16):
             for process in family(owner):
                 if said(process).startswith("ray::SamplingActor"):
                     process.send_signal(signal.SIGKILL)
@@ -283,17 +256,20 @@ def test_what_a_worker_had_sent_before_it_died_is_asked_of_nobody_again(
         return 200, {"id": "c", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
 
     server.answer = answer
-    with pytest.raises(StageError, match=r"Ray worker 1 of 1 died 2 times, more than ray\.max_restarts = 1: .*lower"):
+    with pytest.raises(StageError, match=r"Ray worker 1 of 1 died more often than ray\.max_restarts = 1: .*lower"):
         run(job)
-    assert len(server.asked) == 16
+    assert len(house.shards(job)) == 1
     report = run(job)
+    assert report["summary"]["shards_reused"] == 1
     assert house.ids(job) == IDS
     assert report["summary"]["reproducible"] == "seeded"
-    # At each death the request under way is lost, and at most the one whose answer was under way.
-    assert set(Counter(body["seed"] for body in server.asked).values()) <= {1, 2}
-    assert len(IDS) + 2 <= len(server.asked) <= len(IDS) + 4
-    # Every worker, those that replaced others too, computes with as many threads as the stage.
-    assert [found.num_threads for found in opened] == [other_threads] * 3
+    # The first shard was asked for once; at each death the eleventh and the sixteenth request lost their shard.
+    assert Counter(body["seed"] for body in server.asked[:8]).most_common(1)[0][1] == 1
+    assert max(Counter(body["seed"] for body in server.asked[8:]).values()) <= 3
+    assert not {body["seed"] for body in server.asked[:8]} & {body["seed"] for body in server.asked[8:]}
+    # Every worker, those that were restarted too, computes with as many threads as the stage.
+    assert {process.num_threads for process in found} == {other_threads}
+    assert len({process.pid for process in found}) == 2
 
 
 def test_an_engine_that_fails_in_a_worker_says_what_it_would_have_said_in_the_stage(
@@ -328,8 +304,37 @@ def test_a_missing_package_is_told_with_what_to_type(house: House, monkeypatch: 
 
 
 def test_a_machine_of_a_cluster_without_the_lake_says_what_it_lacks(tmp_path: Path) -> None:
-    found = SamplingActor("1.0").open(str(tmp_path / "nowhere"), f"checkpoints/{'a' * 32}", {})
-    assert isinstance(found, Failure)
-    assert found.kind == "BadInputError"
-    assert f"has no {tmp_path}/nowhere/checkpoints/aaaa" in found.message
-    assert "GRADUS_HOME" in found.hint
+    actor = SamplingActor(1, str(tmp_path / "nowhere"), f"checkpoints/{'a' * 32}", {})
+    with pytest.raises(BadInputError, match=rf"has no {tmp_path}/nowhere/checkpoints/aaaa.*GRADUS_HOME"):
+        actor.process()
+
+
+@pytest.mark.parametrize("short", [{"CPU": 1.0, "GPU": 8.0}, {"CPU": 8.0, "GPU": 1.0}, {"CPU": 8.0}])
+def test_a_worker_that_lost_its_machine_is_not_waited_for_for_ever(short: dict[str, float]) -> None:
+    class Smaller:
+        """A Ray whose workers never answer, on a cluster that is too small for two."""
+
+        def wait(self, awaited: list[Any], **_: Any) -> tuple[list[Any], list[Any]]:
+            return [], awaited
+
+        def nodes(self) -> list[dict[str, bool]]:
+            return [{"Alive": True}]
+
+        def cluster_resources(self) -> dict[str, float]:
+            return short
+
+    engine = RayEngine(Smaller(), RayConfig(workers=2, gpus=1, start_s=0.05), ("", "", {}))
+    request = Request("a", (1,), seed=0, max_tokens=1)
+    engine._begun["a"] = 0, object()
+    with pytest.raises(EngineError, match=r"^some of the 2 Ray workers were not ready within ray\.start_s = 0\.05 s"):
+        list(engine.generate([request]))
+
+
+def _noted(actor: SamplingActor, requests: Sequence[Request]) -> Sampled:
+    """`sample`, noted with its process and its first request in the file that the environment names."""
+    with Path(os.environ["SAMPLED"]).open("a") as file:
+        file.write(f"{os.getpid()} {requests[0].rollout_id}\n")
+    return _SAMPLE(actor, requests)
+
+
+_SAMPLE = SamplingActor.sample
