@@ -38,6 +38,7 @@ from prefect import flow
 import pyarrow as pa
 from gradus.flows.session import RunSpec, open_session
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.runtime.calls import Call
 
 @flow(name="overhead")
 def measure(count: int) -> list[float]:
@@ -48,7 +49,7 @@ def measure(count: int) -> list[float]:
         for index in range(count):
             config = CurateConfig(sample=SampleConfig(n=index + 1))
             started = time.perf_counter()
-            outcome = session.stage("curate", config, {"problems": [problems]}, round=index)
+            outcome = session.stage(Call("curate", config, {"problems": [problems]}, round=index))
             seconds.append(time.perf_counter() - started - outcome.report["metrics"]["perf/compute_s"])
     return seconds
 

@@ -14,6 +14,7 @@ from gradus.tasks.artifacts.copies import write_rows
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader
+from gradus.tasks.runtime.calls import Call
 
 
 class Imported(TypedDict):
@@ -80,7 +81,7 @@ def import_rollouts(
         if "scores" in tables:
             scores = session.store.put("scores", tables["scores"])
             inputs = {"rollouts": [rollouts], "scores": [scores]}
-            measured = session.stage("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs)
+            measured = session.stage(Call("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs))
             answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)
             if out:
                 write_rows(with_lengths(session.store.read(measured.ref), rows), Path(out))

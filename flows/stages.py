@@ -35,7 +35,7 @@ from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from gradus.tasks.runtime.stage_adapter import Session
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
@@ -101,7 +101,7 @@ def _single(stage: Stage, **given: Any) -> StageAnswer:
             refs["problems"] = problems_of(session.store, refs["rollouts"])
         for trained in refs.get("policy", ()) if stage.makes == CHECKPOINTS else ():
             refuse_training(session.store, trained, getattr(config, "lora", None))
-        return _answer(session, session.stage(stage.name, config, refs, facts=facts), out, started)
+        return _answer(session, session.stage(Call(stage.name, config, refs, facts=facts)), out, started)
 
 
 def _measured(
@@ -125,16 +125,16 @@ def _measured(
         check_ks(settings.ks, drawn.n)
     with alone(stage.name, seed) as session:
         table = [problems_ref(session, problems)]
-        plan = session.stage("curate", CurateConfig(sample=drawn), {"problems": table}).ref
+        plan = session.stage(Call("curate", CurateConfig(sample=drawn), {"problems": table})).ref
 
         def of(name: str, baseline: list[Ref]) -> Outcome:
             inputs = {"plan": [plan], "problems": table, "policy": [resolve_artifact(session.store, name, CHECKPOINTS)]}
-            rollouts = [session.stage("rollout", rollout_config or RolloutConfig(), inputs).ref]
-            scores = [session.stage("score", judged, {"rollouts": rollouts, "problems": table}).ref]
+            rollouts = [session.stage(Call("rollout", rollout_config or RolloutConfig(), inputs)).ref]
+            scores = [session.stage(Call("score", judged, {"rollouts": rollouts, "problems": table})).ref]
             if isinstance(settings, DifficultyConfig):
-                return session.stage("difficulty", settings, {"rollouts": rollouts, "scores": scores})
+                return session.stage(Call("difficulty", settings, {"rollouts": rollouts, "scores": scores}))
             found = {"problems": table, "rollouts": rollouts, "scores": scores, "baseline": baseline}
-            return session.stage("evaluate", settings, found, facts={"suite": Suite().name})
+            return session.stage(Call("evaluate", settings, found, facts={"suite": Suite().name}))
 
         baseline = [of(against, []).ref] if against else []
         return _answer(session, of(policy, baseline), out, started)

@@ -27,6 +27,7 @@ from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.agreement.bisection import Audited, Bisected, chosen_rows, search
 from gradus.tasks.inspect.agreement.labels import LABELS, ask_for, read_labels
 from gradus.tasks.inspect.agreement.pairs import is_learned, no_verdict
+from gradus.tasks.runtime.calls import Call
 from gradus.tasks.runtime.stage_adapter import Session
 
 _ASKED = ("rollout_id", "problem_id", "prompt", "completion")
@@ -165,7 +166,8 @@ class _Bisecting:
     ) -> np.ndarray[Any, np.dtype[np.float64]]:
         inputs = {"rollouts": [rollouts], "problems": problems}
         scores = self._store.read(
-            self._session.stage("score", config, inputs, round=index, purpose=purpose).ref, ("rollout_id", "correct")
+            self._session.stage(Call("score", config, inputs, round=index, purpose=purpose)).ref,
+            ("rollout_id", "correct"),
         )
         at = positions(self._store.read(rollouts, ("rollout_id",)).column("rollout_id"), scores.column("rollout_id"))
         return floats(take_or_null(scores.column("correct"), at))

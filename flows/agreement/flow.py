@@ -12,6 +12,7 @@ from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.agreement.pairs import Agreement, Judged, agreement, keep_agreement
+from gradus.tasks.runtime.calls import Call
 from gradus.tasks.runtime.stage_adapter import Session
 
 
@@ -56,6 +57,6 @@ def _judged(session: Session, ready: AgreeReady) -> list[Judged]:
         for name, config in zip(ready.names[with_own:], ready.settings, strict=True):
             inputs = {"rollouts": [each.rollouts], "problems": each.problems}
             purpose = f"{name}-{each.purpose}{of_run}"
-            scores.append(session.stage("score", config, inputs, round=each.round, purpose=purpose).ref)
+            scores.append(session.stage(Call("score", config, inputs, round=each.round, purpose=purpose)).ref)
         found.append(Judged(each.run, each.round, each.purpose, each.rollouts, each.problems, scores))
     return found

@@ -18,7 +18,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.phases import phase_of
 from gradus.tasks.config.learning import GradientConfig, UpdateConfig
 from gradus.tasks.inspect.laboratory.figures import Cell, Failure
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,13 @@ class _Laid:
         )
         inputs = {**tables(stored.made, use=LEARN), "policy": [self.policy], **self._models(steps, config)}
         return steps.session.stage(
-            "gradient",
-            _settings(config, self.age),
-            {**updates.with_batch(config, inputs, name), **stored.held_out},
-            round=stored.index,
-            purpose=f"{name}-age{self.age}" if self.age else name,
+            Call(
+                "gradient",
+                _settings(config, self.age),
+                {**updates.with_batch(config, inputs, name), **stored.held_out},
+                round=stored.index,
+                purpose=f"{name}-age{self.age}" if self.age else name,
+            )
         )
 
     def _steps(self) -> Steps:

@@ -7,15 +7,13 @@ not run.
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
 from gradus.components.chosen import chosen_in
-from gradus.components.settings import Config
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
-from gradus.data.records import Json
 from gradus.flows.console.answers import ForeseenCall
 from gradus.tasks.artifacts.overlay import Overlay
 from gradus.tasks.identity.pins import pinned
@@ -24,7 +22,7 @@ from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.costs import Precedent, alike, of_call
 from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.attempt import Job, computed, read_report
-from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
+from gradus.tasks.runtime.calls import Call, Outcome, planned
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
 
@@ -48,24 +46,13 @@ class Foresight:
     """Artifacts that are not there, and would not be computed here, with the label of the stage that makes them."""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def stage(
-        self,
-        name: str,
-        config: Config,
-        inputs: Inputs,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
+    def stage(self, call: Call) -> Outcome:
         """Note one stage and return its outcome, as it is in the lake or as it is likely to be."""
-        call = Call(name, pinned(config), inputs, round, purpose, facts)
+        call = replace(call, config=pinned(call.config))
         with self._lock:  # of the two threads of a run that overlaps
             self.asked[call.key] = call
             forced = call.key in self.forced
-            use = self.seed if seed is None else seed
-            job = planned(self.store, call, run="", seed=use, forced=forced, content_key=self._content_key)
+            job = planned(self.store, call, run="", seed=self.seed, forced=forced, content_key=self._content_key)
             ref = Ref.parse(job.output)
             report = None if forced or self._waits_for(call) else self._finished(call, ref)
             if report is not None:

@@ -33,7 +33,7 @@ from gradus.tasks.inspect.remarks import is_filtered, shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
 from gradus.tasks.runs.journal import RUN, read_settings
-from gradus.tasks.runtime.calls import Stages
+from gradus.tasks.runtime.calls import Call, Stages
 
 
 def as_run(recipe: Recipe) -> Recipe:
@@ -193,7 +193,7 @@ def problems_ref(
         return resolve_artifact(session.store, text, "problems")
     settings = config or IngestConfig()
     measured = {"policy": [policy]} if policy is not None and settings.max_prompt_tokens else {}
-    return session.stage("ingest", settings, measured, purpose=purpose, facts=source_facts(text)).ref
+    return session.stage(Call("ingest", settings, measured, purpose=purpose, facts=source_facts(text))).ref
 
 
 def problems_of(store: Store, rollouts: Sequence[Ref]) -> list[Ref]:

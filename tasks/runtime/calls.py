@@ -12,7 +12,7 @@ from uuid import UUID
 from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json, JsonObject
+from gradus.data.records import Json
 from gradus.tasks.identity.versions import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
@@ -24,16 +24,21 @@ ContentKey = Callable[[Ref, Sequence[str] | None], str]
 
 @dataclass(frozen=True)
 class Call:
-    """One stage of a run: its settings, its inputs, its round and what it is for (train, escalate1, profile, eval)."""
+    """One stage of a run: its settings, its inputs, its round and what it is for (train, escalate1, profile, eval).
+
+    The purpose tells the stages of one round apart.
+    """
 
     name: str
     config: Config
     inputs: Inputs
     round: int = 0
     purpose: str = "train"
-    facts: JsonObject = field(default_factory=dict[str, Json])
+    facts: Mapping[str, Json] = field(default_factory=dict[str, Json])
     """Facts decided by the run: a round in its rows, a source, a suite's name. Unless the stage declares them
     incidental, the result depends on them."""
+    seed: int | None = None
+    """Seed of what the stage draws, part of its identity if it draws; None is the run's own."""
 
     @property
     def label(self) -> str:
@@ -84,17 +89,7 @@ class Stages(Protocol):
         """The store of the artifacts."""
         ...
 
-    def stage(
-        self,
-        name: str,
-        config: Config,
-        inputs: Inputs,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
+    def stage(self, call: Call) -> Outcome:
         """Return the outcome of one stage."""
         ...
 
@@ -122,9 +117,10 @@ def planned(
     """Return the job of a call; its output is named by everything that its result depends on.
 
     Inputs count by their content, so that one that was computed anew and came out as before changes no name.
-    `content_key` replaces the store's for inputs that are not in the store.
+    `seed` is the run's own. `content_key` replaces the store's for inputs that are not in the store.
     """
     spec, key_of = stage_spec(call.name), content_key or store.content_key
+    seed = seed if call.seed is None else call.seed
     reads = spec.reads(call.config)
     given = {role: refs for role, refs in sorted(call.inputs.items()) if refs}
     identity: dict[str, Json] = {

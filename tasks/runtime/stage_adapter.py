@@ -1,6 +1,6 @@
 """The stage adapter: a stage with its identity, its reuse, its process, its commit and its report, as a Prefect task.
 
-    session.stage("score", config, {"rollouts": [ref]}, round=3)
+    session.stage(Call("score", config, {"rollouts": [ref]}, round=3))
 
 Prefect's own cache is switched off: it says Cached after an output was deleted. What is finished is what has a valid
 manifest; such a stage ends as `Completed(name="Reused")`.
@@ -23,7 +23,6 @@ from gradus.components.stage import Stage
 from gradus.data.errors import CorruptArtifactError, GateError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
@@ -77,31 +76,16 @@ class Session:
         self.gpu = GpuTurn(self.journal.run, self.say)
         self._resuming = Resuming(self.store, self.journal.folder)
 
-    def stage(
-        self,
-        name: str,
-        config: Config,
-        inputs: Inputs,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
-        """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised.
-
-        `purpose` tells the stages of one round apart: train, escalate1 ..., profile, eval. `seed` is the run's own if
-        none is given; it is part of the identity of stages that draw. `facts` are what the run decides for the stage.
-        """
+    def stage(self, call: Call) -> Outcome:
+        """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised."""
         raise_if_interrupted()
         self.pool.raise_if_halted()
-        call = Call(name, pinned(config), inputs, round, purpose, facts)
-        request = _Request(self, call, self.seed if seed is None else seed)
-        outcome = _task_called(name)(request, wait_for=self._made_by(inputs)).result()
+        request = _Request(self, replace(call, config=pinned(call.config)))
+        outcome = _task_called(call.name)(request, wait_for=self._made_by(call.inputs)).result()
         self.outcomes.append(outcome)
         if self.on_end is not None:
             self.on_end(outcome)
-        if (account := self._resuming.after(outcome, inputs, facts)) is not None:
+        if (account := self._resuming.after(outcome, call.inputs, call.facts)) is not None:
             self.journal.resumed(account)
             self.say(sentence(account))
         return outcome
@@ -145,10 +129,9 @@ class Session:
 class _Request:
     """Argument of the Prefect task. Not a dataclass: Prefect would traverse it, and with it every earlier outcome."""
 
-    def __init__(self, session: Session, call: Call, seed: int) -> None:
+    def __init__(self, session: Session, call: Call) -> None:
         self.session = session
         self.call = call
-        self.seed = seed
 
     @property
     def forced(self) -> bool:
@@ -181,7 +164,7 @@ def _task_called(name: str) -> Task[[_Request], State[Outcome]]:
 def _outcome(request: _Request) -> Outcome:
     """Reuse or compute the stage; raises what it raised."""
     session, call = request.session, request.call
-    job = planned(session.store, call, run=session.journal.run, seed=request.seed, forced=request.forced)
+    job = planned(session.store, call, run=session.journal.run, seed=session.seed, forced=request.forced)
     started = time.perf_counter()
     ref = Ref.parse(job.output)
     report = _reuse(job, request) if not request.forced and _is_finished(session, ref) else None

@@ -13,7 +13,7 @@ from gradus.flows.loop.round.memory import Rounds, maybe, stored_inputs
 from gradus.flows.loop.round.outcomes import Batch
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.tasks.config.waves import PlanningConfig
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 
 Room = Callable[[int, str, float], int | None]
 """Function of a round, the purpose of a call of a wave and the tokens of a rollout, which returns the rollouts that a
@@ -94,7 +94,7 @@ class Asking:
     ) -> Outcome:
         """Run the stage of a wave after some calls; `facts` are round, wave and call."""
         purpose, session = f"{wave.short}{facts['call'] + 1}", self.by_role.session
-        return session.stage("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts)
+        return session.stage(Call("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts))
 
 
 def _sampled(batch: Batch) -> Sampled:

@@ -14,7 +14,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.runs.costs import sampled_tokens
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class ByRole:
             return self.run("rollout", self.recipe.rollout, inputs, self.index, purpose, facts)
         facts |= {"role": role, **({"origin": role} if role in self.models else {})}
         settings = stage_config(self.recipe, f"roles.{role}", self.index, self.recipe.roles[role], self.past).rollout
-        return self.session.stage("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts)
+        return self.session.stage(Call("rollout", settings, inputs, round=self.index, purpose=purpose, facts=facts))
 
     def _judged(self, use: str, rollouts: Ref, purpose: str) -> list[Ref]:
         """Return the scores of rollouts; nothing if the recipe does not judge their use."""
@@ -83,4 +83,4 @@ class ByRole:
         if use not in self.recipe.scores:
             return []
         settings = stage_config(self.recipe, f"score.{use}", self.index, self.recipe.scores[use], self.past)
-        return [self.session.stage("score", settings, inputs, round=self.index, purpose=purpose).ref]
+        return [self.session.stage(Call("score", settings, inputs, round=self.index, purpose=purpose)).ref]

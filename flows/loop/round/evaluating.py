@@ -3,10 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json
 from gradus.flows.loop.round.asking import Asking
 from gradus.flows.loop.round.by_role import tables
 from gradus.flows.loop.round.memory import Memory, maybe
@@ -14,7 +12,7 @@ from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.course.by_round import recipe_of_suite, suite_shaping
 from gradus.flows.recipe.course.past import NOTHING
 from gradus.flows.recipe.suites import Suite
-from gradus.tasks.runtime.calls import Inputs, Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 
 def evaluate(
@@ -29,7 +27,7 @@ def evaluate(
     start = replace(steps.start, problems=steps.start.suites[suite.name])
     own = replace(steps, session=session, recipe=recipe, start=start, past=NOTHING, hinted=None)
     known = {"problems": [start.problems]}
-    plan = session.stage("curate", recipe.curate, known, round=index).ref
+    plan = session.stage(Call("curate", recipe.curate, known, round=index)).ref
     first = own.sample_and_score(plan, known["problems"], policy, index)
     memory = Memory(roles=roles)
     asking = Asking(own.by_role(index, policy, memory), own.measures(index, policy, memory), known)
@@ -39,7 +37,7 @@ def evaluate(
         shaping = suite_shaping(suite)
         seen = {**known, "plan": plans, **tables(made)}
         seen["trackers"] = asking.measures.beside(shaping.tracked, plans, made)
-        inputs["batch"] = [session.stage("shape", shaping, seen, round=index).ref]
+        inputs["batch"] = [session.stage(Call("shape", shaping, seen, round=index)).ref]
     return own.run("evaluate", suite.report, inputs, index, facts={"suite": suite.name})
 
 
@@ -60,22 +58,12 @@ class OfSuite:
         """The store of the artifacts."""
         return self.session.store
 
-    def stage(
-        self,
-        name: str,
-        config: Config,
-        inputs: Inputs,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
+    def stage(self, call: Call) -> Outcome:
         """Return the outcome of one stage."""
-        called = self.purpose if purpose == "train" else f"eval-{self.suite.name}-{purpose}"
-        own = {key: fact for key, fact in facts.items() if key != "round"}
-        seed = self.suite.seed if seed is None else seed
-        return self.session.stage(name, config, inputs, round=round, purpose=called, seed=seed, facts=own)
+        purpose = self.purpose if call.purpose == "train" else f"eval-{self.suite.name}-{call.purpose}"
+        own = {key: fact for key, fact in call.facts.items() if key != "round"}
+        seed = self.suite.seed if call.seed is None else call.seed
+        return self.session.stage(replace(call, purpose=purpose, facts=own, seed=seed))
 
     def halt(self) -> None:
         """End what other threads have under way."""

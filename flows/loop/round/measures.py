@@ -12,7 +12,7 @@ from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import measure_config
 from gradus.flows.recipe.course.past import Past
-from gradus.tasks.runtime.calls import Stages
+from gradus.tasks.runtime.calls import Call, Stages
 
 Known = dict[tuple[str, Ref, Ref | None, Ref, str], Ref]
 """Measures by name, problems, texts, model and settings: those of a frozen model hold for all rounds."""
@@ -82,7 +82,7 @@ class Measures:
 
     def _run(self, measure: MeasureConfig, inputs: Mapping[str, list[Ref]], purpose: str) -> Ref:
         settings = measure_config(self.recipe, measure, self.index, self.past)
-        return self.session.stage("measure", settings, inputs, round=self.index, purpose=purpose).ref
+        return self.session.stage(Call("measure", settings, inputs, round=self.index, purpose=purpose)).ref
 
     def _model(self, measure: MeasureConfig) -> Ref:
         """Return the model that a measure asks; a role of the recipe without a policy of its own is the policy."""

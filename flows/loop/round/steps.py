@@ -22,7 +22,7 @@ from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.runs.costs import sampled_tokens
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
 
 C = TypeVar("C", bound=Config)
@@ -88,7 +88,7 @@ class Steps:
     ) -> Outcome:
         """Run one stage with this round's settings."""
         config = self.settings(name, index, base)
-        return self.session.stage(name, config, inputs, round=index, purpose=purpose, facts=facts)
+        return self.session.stage(Call(name, config, inputs, round=index, purpose=purpose, facts=facts))
 
     def begin(self) -> Memory:
         """Return the memory before the first round; a difficulty that the run begins with replaces a profile."""
@@ -106,7 +106,7 @@ class Steps:
             return replace(memory, profiled=self.first)
         plan = CurateConfig(sample=self.recipe.profile)
         problems = {"problems": [self.start.problems]}
-        planned = self.session.stage("curate", plan, problems, round=index, purpose="profile").ref
+        planned = self.session.stage(Call("curate", plan, problems, round=index, purpose="profile")).ref
         batch = self.sample_and_score(planned, [self.start.problems], policy, index, "profile")
         inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores], "difficulty": maybe(memory.difficulty)}
         facts = {"round": index} if index else {}
@@ -124,7 +124,7 @@ class Steps:
         if measures is not None:
             inputs["difficulty"] = maybe(measures.memory.difficulty)
             inputs["trackers"] = measures.beside(settings.tracked)
-        return self.session.stage("hint", settings, inputs, round=index).ref
+        return self.session.stage(Call("hint", settings, inputs, round=index)).ref
 
     def gather(self, index: int, policy: Ref, memory: Memory) -> Gathered:
         """Run a round up to its update: choose problems, sample and score, then wave after wave.
@@ -148,7 +148,7 @@ class Steps:
             inputs["hints"] = maybe(hinted)
         if self.start.plan:
             inputs["plan"] = [self.start.plan]
-        plan = self.session.stage("curate", curate, inputs, round=index, facts=facts).ref
+        plan = self.session.stage(Call("curate", curate, inputs, round=index, facts=facts)).ref
         first = self.sample_and_score(plan, problems, policy, index)
         by_role, traces = self.by_role(index, policy, memory), self.start.traces
         asking = Asking(by_role, measures, known, hinted, memory.earlier, traces, self.room)
@@ -200,7 +200,9 @@ class Steps:
             settings = settings.model_copy(update={"means": followed})
             own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
-            call = self.session.stage("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
+            call = self.session.stage(
+                Call("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
+            )
             found[name] = call.ref
             means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
         return found, means

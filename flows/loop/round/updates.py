@@ -13,7 +13,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import shaping_config, stage_config
 from gradus.flows.recipe.course.past import Past
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 Tables = Mapping[str, list[Ref]]
 """Artifacts by table: rollouts and scores, in a whole round also its plans."""
@@ -40,7 +40,9 @@ class Updates:
         """Run an update, after the shapes of its batch if it has any."""
         inputs = self.with_batch(config, inputs, purpose)
         facts: JsonObject = {"save": self._save, "may_skip": True}
-        return self.session.stage("update", config.with_batch, inputs, round=self.index, purpose=purpose, facts=facts)
+        return self.session.stage(
+            Call("update", config.with_batch, inputs, round=self.index, purpose=purpose, facts=facts)
+        )
 
     def with_batch(self, config: UpdateConfig, inputs: Tables, purpose: str) -> Tables:
         """Return the inputs of an update with the batch that its shapes make, if it has any."""
@@ -49,7 +51,7 @@ class Updates:
         shaping = shaping_config(self.recipe, config)
         seen = {**self.whole, "problems": self.problems, "trackers": self.columns(shaping.tracked)}
         facts: JsonObject = {"round": self.index}
-        step = self.session.stage("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts)
+        step = self.session.stage(Call("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts))
         return {**inputs, "batch": [step.ref]}
 
     def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:

@@ -11,7 +11,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,6 @@ import pytest
 import typer
 from transformers.utils.logging import disable_progress_bar
 
-from gradus.components.settings import Config
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison, environment, exchange, runs, serve, stages, verbs
@@ -117,12 +116,14 @@ class Local:
     def __init__(self) -> None:
         self.store = Store(Home.from_environment().lake)
 
-    def stage(self, name: str, config: Config, inputs: Mapping[str, Sequence[Ref]], **more: Any) -> Outcome:
-        job = planned(self.store, Call(name, pinned(config), inputs, facts=more.get("facts", {})), run="here", seed=0)
+    def stage(self, call: Call) -> Outcome:
+        job = planned(
+            self.store, Call(call.name, pinned(call.config), call.inputs, facts=call.facts), run="here", seed=0
+        )
         ref = Ref.parse(job.output)
         reused = self.store.find(ref) is not None
         report = read_report(self.store, ref) if reused else execute(job.to_json(), Warm(), lambda *_: None)
-        return Outcome(name, "train", 0, ref, reused, 0.0, report)
+        return Outcome(call.name, "train", 0, ref, reused, 0.0, report)
 
 
 @contextmanager

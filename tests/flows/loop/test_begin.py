@@ -16,7 +16,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_other_policy, refuse_unusable
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
 HINTS, DIFFICULTY = Ref("hints", "1" * 8), Ref("difficulty", "d" * 8)
@@ -30,11 +30,11 @@ class Begun(Rehearsal):
     ran: list[str] = field(default_factory=list)
     given: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        self.ran.append(name)
-        if name in ("wave", "curate") and more.get("purpose", "train") != "eval":
-            self.given[name, round] = {role: [str(ref) for ref in refs] for role, refs in inputs.items()}
-        return super().stage(name, config, inputs, round=round, **more)
+    def stage(self, call: Call) -> Outcome:
+        self.ran.append(call.name)
+        if call.name in ("wave", "curate") and call.purpose != "eval":
+            self.given[call.name, call.round] = {role: [str(ref) for ref in refs] for role, refs in call.inputs.items()}
+        return super().stage(call)
 
 
 def test_hints_and_difficulty_take_the_place_of_stages_and_rollouts_are_a_round_before_the_first() -> None:

@@ -15,7 +15,7 @@ from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.runs.costs import ComputedSeconds
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 
 TABLES = {"rollout": "rollouts", "score": "scores", "update": "checkpoints", "evaluate": "evaluations"}
 EVALUATION_TOKENS = 10**9
@@ -31,19 +31,21 @@ class Costs:
         self.outcomes: list[Outcome] = []
         self.tokens, self.reused = tokens, reused
 
-    def stage(
-        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", **_: Any
-    ) -> Outcome:
-        self.calls.append((name, round, purpose))
+    def stage(self, call: Call) -> Outcome:
+        self.calls.append((call.name, call.round, call.purpose))
         figures = {"suite": "heldout", "pass_at": {"1": {"value": 0.5}}}
         told = {
-            "rollout": {"tokens": self.tokens.get(purpose, EVALUATION_TOKENS)},
+            "rollout": {"tokens": self.tokens.get(call.purpose, EVALUATION_TOKENS)},
             "wave": {"groups": 1},
             "evaluate": figures,
         }
-        ref = Ref(TABLES.get(name, "plan"), f"{name}{round}{purpose}".encode().hex().ljust(8, "0")[:64])
-        report: Any = {"summary": told.get(name, {})}
-        self.outcomes.append(Outcome(name, purpose, round, ref, reused=self.reused, seconds=1.0, report=report))
+        ref = Ref(
+            TABLES.get(call.name, "plan"), f"{call.name}{call.round}{call.purpose}".encode().hex().ljust(8, "0")[:64]
+        )
+        report: Any = {"summary": told.get(call.name, {})}
+        self.outcomes.append(
+            Outcome(call.name, call.purpose, call.round, ref, reused=self.reused, seconds=1.0, report=report)
+        )
         return self.outcomes[-1]
 
     def halt(self) -> None: ...
@@ -61,13 +63,13 @@ class Refilling(Costs):
         self.planned: list[int] = []
         self.said: list[str] = []
 
-    def stage(self, name: str, config: Any, inputs: Any, *, facts: Mapping[str, Any] = {}, **more: Any) -> Outcome:
-        found = super().stage(name, config, inputs, **more)
+    def stage(self, call: Call) -> Outcome:
+        found = super().stage(call)
         report: Any = found.report
-        if name == "wave":
-            self.planned.append(min(1000, facts.get("fits", 1000)))
+        if call.name == "wave":
+            self.planned.append(min(1000, call.facts.get("fits", 1000)))
             report = {"summary": {"groups": self.planned[-1]}, "metrics": {"data/wave_rollouts": self.planned[-1]}}
-        if name == "rollout" and found.purpose != "eval":
+        if call.name == "rollout" and found.purpose != "eval":
             rows = 4 if found.purpose == "train" else self.planned[-1]
             report = {"summary": {"tokens": 10 * rows, "rows": rows}}
         self.outcomes[-1] = replace(found, report=report)

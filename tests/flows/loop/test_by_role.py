@@ -15,7 +15,7 @@ from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
 JUDGE = {"roles": {"judge": {"policy": "bundled"}, "self": {}}, "score": {"judge": {"rewards": ["verdict"]}}}
@@ -32,14 +32,14 @@ class Judged(Rehearsal):
     skipped: str = ""
     """The purpose of updates without signal."""
 
-    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Outcome:
-        found = super().stage(name, config, inputs, purpose=purpose, **more)
-        self.made[found.ref] = f"{name} {purpose}"
-        named = {role: [self.made.get(ref, str(ref)) for ref in refs] for role, refs in inputs.items()}
-        self.calls.append((f"{purpose}-{name}", config.__class__.__name__, named, more.get("facts", {})))
-        if name == "update" and purpose == self.skipped:
+    def stage(self, call: Call) -> Outcome:
+        found = super().stage(call)
+        self.made[found.ref] = f"{call.name} {call.purpose}"
+        named = {role: [self.made.get(ref, str(ref)) for ref in refs] for role, refs in call.inputs.items()}
+        self.calls.append((f"{call.purpose}-{call.name}", call.config.__class__.__name__, named, call.facts))
+        if call.name == "update" and call.purpose == self.skipped:
             return replace(found, report={"summary": {"skipped_updates": 1}, "metrics": {}})
-        if name == "wave":
+        if call.name == "wave":
             return replace(found, report={"summary": {"groups": 1, "uses": self.uses}, "metrics": {}})
         return found
 
@@ -147,11 +147,11 @@ class Evaluated(Judged):
     shards: list[int] = field(default_factory=list)
     drawn: dict[str, list[tuple[Any, Any]]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Outcome:
-        if purpose.startswith("eval"):
-            self.drawn.setdefault(f"{purpose}-{name}", []).append((more.get("seed"), more.get("facts", {})))
-            self.shards += [config.shard_rows] if name == "rollout" else []
-        return super().stage(name, config, inputs, purpose=purpose, **more)
+    def stage(self, call: Call) -> Outcome:
+        if call.purpose.startswith("eval"):
+            self.drawn.setdefault(f"{call.purpose}-{call.name}", []).append((call.seed, call.facts))
+            self.shards += [call.config.shard_rows] if call.name == "rollout" else []
+        return super().stage(call)
 
 
 def test_an_evaluation_draws_the_same_after_every_round_with_the_seed_of_its_suite() -> None:

@@ -9,7 +9,7 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_settings
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe, trained
 
 UNTIL = {"metric": "reward/mean", "min": 0.6}
@@ -65,13 +65,13 @@ class Judging(Rehearsal):
     settings: dict[tuple[int, str], Any] = field(default_factory=dict)
     updates: dict[str, dict[int, Any]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        found = super().stage(name, config, inputs, round=round, **more)
-        if more.get("purpose") == "refill1":
-            self.settings[round, name] = config
-        if name == "update":
-            self.updates.setdefault(more.get("purpose", "train"), {})[round] = config
-        if name == "wave":
+    def stage(self, call: Call) -> Outcome:
+        found = super().stage(call)
+        if call.purpose == "refill1":
+            self.settings[call.round, call.name] = call.config
+        if call.name == "update":
+            self.updates.setdefault(call.purpose, {})[call.round] = call.config
+        if call.name == "wave":
             found.report["summary"] = {"groups": 1, "uses": {"judge": ["judge"]}}
         return found
 

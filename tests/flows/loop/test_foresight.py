@@ -75,10 +75,10 @@ def test_what_is_asked_for_again_is_computed_and_what_rests_on_it_is_taken_to_st
     job = planned(store, Call("curate", config, inputs), run="", seed=0)
     with overlay(store.root) as above:
         session = Foresight(above, 0, NOTHING_KNOWN)
-        assert str(session.stage("curate", config, inputs).ref) == job.output
-        assert session.stage("curate", config, inputs).reused  # once computed, beside the lake, it is there
+        assert str(session.stage(Call("curate", config, inputs)).ref) == job.output
+        assert session.stage(Call("curate", config, inputs)).reused  # once computed, beside the lake, it is there
         forced = Foresight(above, 0, NOTHING_KNOWN, frozenset({("curate", 0, "train")}))
-        outcome = forced.stage("curate", config, inputs)
+        outcome = forced.stage(Call("curate", config, inputs))
         assert (forced.calls[0]["why"], outcome.reused, outcome.ref) == (ASKED_FOR, False, Ref.parse(job.output))
     assert store.find(Ref.parse(job.output)) is None
 

@@ -15,7 +15,7 @@ from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 from tests.scorers import scorer_folder
 
@@ -48,16 +48,17 @@ class Measured(Rehearsal):
     calls: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
     read: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        outcome = super().stage(name, config, inputs, round=round, **more)
-        purpose = more.get("purpose", "train")
-        if purpose == "pairs1":
+    def stage(self, call: Call) -> Outcome:
+        outcome = super().stage(call)
+        if call.purpose == "pairs1":
             outcome.report["summary"]["uses"] = {"policy": ["judge"]}
-        if name == "measure":
-            self.calls[purpose, round] = {role: [str(ref) for ref in refs] for role, refs in inputs.items()}
-            return replace(outcome, ref=table_of(purpose, round))
-        if "trackers" in inputs and not purpose.startswith("eval"):
-            self.read[f"{name} {purpose}", round] = [str(ref) for ref in inputs["trackers"]]
+        if call.name == "measure":
+            self.calls[call.purpose, call.round] = {
+                role: [str(ref) for ref in refs] for role, refs in call.inputs.items()
+            }
+            return replace(outcome, ref=table_of(call.purpose, call.round))
+        if "trackers" in call.inputs and not call.purpose.startswith("eval"):
+            self.read[f"{call.name} {call.purpose}", call.round] = [str(ref) for ref in call.inputs["trackers"]]
         return outcome
 
 

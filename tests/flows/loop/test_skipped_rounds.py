@@ -7,7 +7,7 @@ from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.round.outcomes import Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 
 
@@ -22,11 +22,11 @@ class Silent(Rehearsal):
     def make_room(self, made: Any, weights: set[int], states: set[int]) -> None:
         self.made = ({index: str(ref) for index, ref in made.items()}, weights)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        outcome = super().stage(name, config, inputs, round=round, **more)
-        if name != "update" or round not in self.rounds:
+    def stage(self, call: Call) -> Outcome:
+        outcome = super().stage(call)
+        if call.name != "update" or call.round not in self.rounds:
             return outcome
-        assert more["facts"]["may_skip"]
+        assert call.facts["may_skip"]
         return replace(outcome, report={"summary": {"updates": 0, "skipped_updates": 1, "groups": 3}, "metrics": {}})
 
 

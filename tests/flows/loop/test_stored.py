@@ -9,7 +9,7 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.checking import check_settings
 from gradus.flows.recipe.config import Recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import Rehearsal, policy_after, recipe, trained
 
 
@@ -21,18 +21,16 @@ class Recorded(Rehearsal):
     """Round -> the rounds whose rollouts its wave was handed, and the policy that samples."""
     parents_of: dict[tuple[int, str], int] = field(default_factory=dict)
 
-    def stage(
-        self, name: str, config: Any, inputs: Any, *, round: int = 0, purpose: str = "train", **more: Any
-    ) -> Outcome:
-        if name == "wave":
-            assert len(inputs["stored_rollouts"]) == len(inputs["stored_scores"])
-            named = [bytes.fromhex(ref.digest).decode() for ref in inputs["stored_rollouts"]]
+    def stage(self, call: Call) -> Outcome:
+        if call.name == "wave":
+            assert len(call.inputs["stored_rollouts"]) == len(call.inputs["stored_scores"])
+            named = [bytes.fromhex(ref.digest).decode() for ref in call.inputs["stored_rollouts"]]
             rounds = [int(each.split("-")[1]) for each in named if each.endswith("train")]
-            self.rounds_of[round] = (rounds, str(inputs["sampler"][0]))
-        if name == "rollout":
-            self.parents_of[round, purpose] = len(inputs.get("parents", []))
-        outcome = super().stage(name, config, inputs, round=round, purpose=purpose, **more)
-        if name == "wave":
+            self.rounds_of[call.round] = (rounds, str(call.inputs["sampler"][0]))
+        if call.name == "rollout":
+            self.parents_of[call.round, call.purpose] = len(call.inputs.get("parents", []))
+        outcome = super().stage(call)
+        if call.name == "wave":
             outcome.report["summary"] = {"groups": 1, "from_stored": 1}  # type: ignore[typeddict-unknown-key]
         return outcome
 

@@ -11,7 +11,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.loop.test_measures import TEACHER, Measured
 from tests.flows.recipe.test_guards import START, recipe
 
@@ -20,10 +20,10 @@ def test_an_update_has_the_models_of_its_teachers_in_their_order() -> None:
     given: list[dict[str, list[str]]] = []
 
     class Noting(Measured):
-        def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-            if name == "update":
-                given.append({role: [str(ref) for ref in refs] for role, refs in inputs.items()})
-            return super().stage(name, config, inputs, round=round, **more)
+        def stage(self, call: Call) -> Outcome:
+            if call.name == "update":
+                given.append({role: [str(ref) for ref in refs] for role, refs in call.inputs.items()})
+            return super().stage(call)
 
     two = {"sums": {"problem.domain": "sums"}, "signs": {"correct": False}}
     update = {"loss": "teacher_kl", "teachers": two}

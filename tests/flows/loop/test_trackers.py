@@ -18,7 +18,7 @@ from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import EVERY_ROUND, START, Rehearsal, recipe
 
 OWN = """
@@ -52,17 +52,17 @@ class Remembering(Rehearsal):
     seen: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     before: dict[tuple[str, int], list[str]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        outcome = super().stage(name, config, inputs, round=round, **more)
-        if name == "shape":
-            self.seen[name, round] = [*map(str, inputs["trackers"]), str(more["facts"]["round"])]
-        if name in ("curate", "tracker") and not more.get("purpose", "").startswith("eval"):
-            who = more.get("purpose", name)
-            self.seen[who, round] = [str(ref) for ref in inputs["trackers"]]
-            self.before[who, round] = [str(ref) for ref in inputs.get("before", [])]
-        if name == "tracker":
-            assert {"rollouts", "scores", "plan", "problems", "difficulty", "before", "trackers"} == set(inputs)
-            return replace(outcome, ref=rows_after(more["purpose"], round))
+    def stage(self, call: Call) -> Outcome:
+        outcome = super().stage(call)
+        if call.name == "shape":
+            self.seen[call.name, call.round] = [*map(str, call.inputs["trackers"]), str(call.facts["round"])]
+        if call.name in ("curate", "tracker") and not call.purpose.startswith("eval"):
+            who = call.name if call.purpose == "train" else call.purpose
+            self.seen[who, call.round] = [str(ref) for ref in call.inputs["trackers"]]
+            self.before[who, call.round] = [str(ref) for ref in call.inputs.get("before", [])]
+        if call.name == "tracker":
+            assert {"rollouts", "scores", "plan", "problems", "difficulty", "before", "trackers"} == set(call.inputs)
+            return replace(outcome, ref=rows_after(call.purpose, call.round))
         return outcome
 
 
@@ -78,13 +78,13 @@ def test_hints_that_read_a_tracker_are_built_in_every_round_and_others_once(tmp_
         hinted: dict[int, list[str]] = field(default_factory=dict)
         shown: dict[int, str] = field(default_factory=dict)
 
-        def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-            found = super().stage(name, config, inputs, round=round, **more)
-            if name == "hint":
-                read = [*inputs.get("difficulty", []), *inputs.get("trackers", [])]
-                self.hinted[round] = [str(ref) for ref in read]
-            if name == "wave":
-                self.shown[round] = bytes.fromhex(inputs["hints"][0].digest).decode()
+        def stage(self, call: Call) -> Outcome:
+            found = super().stage(call)
+            if call.name == "hint":
+                read = [*call.inputs.get("difficulty", []), *call.inputs.get("trackers", [])]
+                self.hinted[call.round] = [str(ref) for ref in read]
+            if call.name == "wave":
+                self.shown[call.round] = bytes.fromhex(call.inputs["hints"][0].digest).decode()
             return found
 
     body: dict[str, Any] = {"escalate": [1], "trackers": ["spo"], "rounds": 2}

@@ -22,7 +22,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.ahead import overlapping, run_concurrently
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.tasks.host.interrupt import remember_interrupts
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 
 WAIT_S = 20
@@ -129,32 +129,25 @@ class Rehearsal:
     def say(self, text: str) -> None:
         raise AssertionError(text)
 
-    def stage(
-        self,
-        name: str,
-        config: Any,
-        inputs: Any,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        seed: int | None = None,
-        facts: Any = None,
-    ) -> Outcome:
-        assert seed == (1 if purpose == "eval" else None)
-        self.calls.append((name, round, purpose))
-        ref = Ref({"update": "checkpoints", "rollout": "rollouts"}.get(name, "problems"), digest(name, round, purpose))
-        policy = str(inputs["policy"][0]) if "policy" in inputs else ""
-        if name == "rollout":
+    def stage(self, call: Call) -> Outcome:
+        assert call.seed == (1 if call.purpose == "eval" else None)
+        self.calls.append((call.name, call.round, call.purpose))
+        ref = Ref(
+            {"update": "checkpoints", "rollout": "rollouts"}.get(call.name, "problems"),
+            digest(call.name, call.round, call.purpose),
+        )
+        policy = str(call.inputs["policy"][0]) if "policy" in call.inputs else ""
+        if call.name == "rollout":
             self.policy_of[str(ref)] = policy
-            if purpose == "train":
-                assert not (self.ahead and round > 1) or self.updating[round - 1].wait(WAIT_S)
-                self.sampled[round].set()
-        if name == "update":
-            self.learnt[round] = (policy, [self.policy_of[str(r)] for r in inputs["rollouts"]])
-            self.updating[round].set()
-            assert not (self.ahead and round < self.rounds) or self.sampled[round + 1].wait(WAIT_S)
+            if call.purpose == "train":
+                assert not (self.ahead and call.round > 1) or self.updating[call.round - 1].wait(WAIT_S)
+                self.sampled[call.round].set()
+        if call.name == "update":
+            self.learnt[call.round] = (policy, [self.policy_of[str(r)] for r in call.inputs["rollouts"]])
+            self.updating[call.round].set()
+            assert not (self.ahead and call.round < self.rounds) or self.sampled[call.round + 1].wait(WAIT_S)
         report = {"summary": {"groups": 1, "pass_at": {"1": {"value": 0.5}}}}
-        return Outcome(name, purpose, round, ref, reused=False, seconds=0.0, report=report)
+        return Outcome(call.name, call.purpose, call.round, ref, reused=False, seconds=0.0, report=report)
 
 
 def digest(name: str, index: int, purpose: str) -> str:

@@ -14,7 +14,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.reading import parse_recipe
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 
 START = Beginning(Ref("checkpoints", "0" * 8), Ref("problems", "a" * 8), {"heldout": Ref("problems", "b" * 8)})
 EVERY_ROUND = {"every": 1}
@@ -47,31 +47,28 @@ class Rehearsal:
     def say(self, text: str) -> None:
         self.said.append(text)
 
-    def stage(
-        self,
-        name: str,
-        config: Any,
-        inputs: Any,
-        *,
-        round: int = 0,
-        purpose: str = "train",
-        **_: Any,
-    ) -> Outcome:
-        table = {"update": "checkpoints", "difficulty": "difficulty"}.get(name, "plan")
-        if (name, purpose) == ("curate", "train") and inputs["difficulty"]:
-            self.difficulty[round] = str(inputs["difficulty"][0])
-        if name in ("curate", "wave"):
-            self.samples[round, purpose] = (config.sample.n, config.sample.max_tokens)
+    def stage(self, call: Call) -> Outcome:
+        table = {"update": "checkpoints", "difficulty": "difficulty"}.get(call.name, "plan")
+        if (call.name, call.purpose) == ("curate", "train") and call.inputs["difficulty"]:
+            self.difficulty[call.round] = str(call.inputs["difficulty"][0])
+        if call.name in ("curate", "wave"):
+            self.samples[call.round, call.purpose] = (call.config.sample.n, call.config.sample.max_tokens)
         metrics: dict[str, float] = {}
-        if name == "update":
-            self.updates[round] = (str(inputs["policy"][0]), config.lr)
-            metrics = {"policy/entropy": self.entropy[round]}
-        if (name, purpose) == ("score", "train") and round in self.reward:
-            metrics = {"reward/mean": self.reward[round]}
-        summary = {"groups": 1, "pass_at": {"1": {"value": self.pass_at_1[round]}}}
-        ref = Ref(table, f"{name}-{round}-{purpose}".encode().hex()[:64])
+        if call.name == "update":
+            self.updates[call.round] = (str(call.inputs["policy"][0]), call.config.lr)
+            metrics = {"policy/entropy": self.entropy[call.round]}
+        if (call.name, call.purpose) == ("score", "train") and call.round in self.reward:
+            metrics = {"reward/mean": self.reward[call.round]}
+        summary = {"groups": 1, "pass_at": {"1": {"value": self.pass_at_1[call.round]}}}
+        ref = Ref(table, f"{call.name}-{call.round}-{call.purpose}".encode().hex()[:64])
         return Outcome(
-            name, purpose, round, ref, reused=False, seconds=0.0, report={"summary": summary, "metrics": metrics}
+            call.name,
+            call.purpose,
+            call.round,
+            ref,
+            reused=False,
+            seconds=0.0,
+            report={"summary": summary, "metrics": metrics},
         )
 
 

@@ -12,6 +12,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.phases import phase_of
+from gradus.tasks.runtime.calls import Call
 from tests.flows.recipe.test_guards import START, Rehearsal, recipe
 
 PASS = "eval/heldout/pass_at_1"
@@ -27,17 +28,17 @@ class Measured(Rehearsal):
     rates: dict[int, float] = field(default_factory=dict)
     evaluated: list[int] = field(default_factory=list)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Any:
-        found = super().stage(name, config, inputs, round=round, **more)
+    def stage(self, call: Call) -> Any:
+        found = super().stage(call)
         metrics: dict[str, float] = {**found.report.get("metrics", {})}
-        if name == "evaluate":
-            self.evaluated.append(round)
-            metrics[PASS] = self.pass_at_1[round]
-        if name == "tracker" and config.means:
-            metrics[config.means[0]] = self.means[round]
-        if name == "update":
-            self.rates[round] = config.lr
-        summary: Any = {**found.summary, **({"updates": 2} if name == "update" else {})}
+        if call.name == "evaluate":
+            self.evaluated.append(call.round)
+            metrics[PASS] = self.pass_at_1[call.round]
+        if call.name == "tracker" and call.config.means:
+            metrics[call.config.means[0]] = self.means[call.round]
+        if call.name == "update":
+            self.rates[call.round] = call.config.lr
+        summary: Any = {**found.summary, **({"updates": 2} if call.name == "update" else {})}
         return replace(found, report={"metrics": metrics, "summary": summary})
 
 

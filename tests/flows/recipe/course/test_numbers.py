@@ -15,6 +15,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config, wave_config
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.reading import load_recipe, parse_recipe, recipe_from
+from gradus.tasks.runtime.calls import Call
 from tests.flows.recipe.test_guards import Rehearsal, recipe, trained
 
 LR = {"schedule": "linear", "start": 1.0e-4, "end": 2.0e-5, "rounds": 5}
@@ -48,10 +49,10 @@ def test_a_number_that_follows_a_metric_sees_the_rounds_before_and_with_overlap_
 
     @dataclass
     class Noted(Rehearsal):
-        def stage(self, name: str, config: Any, inputs: Any, **more: Any) -> Any:
-            if name == "update":
-                self.said.append(f"{more['round']}: {config.entropy_coef:.4f}")
-            return super().stage(name, config, inputs, **more)
+        def stage(self, call: Call) -> Any:
+            if call.name == "update":
+                self.said.append(f"{call.round}: {call.config.entropy_coef:.4f}")
+            return super().stage(call)
 
     session = Noted([9.0, 0.3, 0.4, 0.7, 0.1])
     trained(session, recipe([], rounds=4, update=update))

@@ -14,6 +14,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.course.phases import following_rounds, phase_of
 from gradus.flows.recipe.reading import load_recipe, recipe_from
+from gradus.tasks.runtime.calls import Call
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 
 OTHER = Ref("problems", "c" * 8)
@@ -27,11 +28,11 @@ class Drawn(Rehearsal):
     tokens: int = 0
     problems: dict[int, Ref] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Any:
-        found = super().stage(name, config, inputs, purpose=purpose, **more)
-        if (name, purpose) == ("curate", "train"):
-            self.problems[more["round"]] = inputs["problems"][0]
-        if name == "rollout":
+    def stage(self, call: Call) -> Any:
+        found = super().stage(call)
+        if (call.name, call.purpose) == ("curate", "train"):
+            self.problems[call.round] = call.inputs["problems"][0]
+        if call.name == "rollout":
             summary: Any = {**found.summary, "tokens": self.tokens}
             return replace(found, report={**found.report, "summary": summary})
         return found
@@ -200,13 +201,17 @@ class Profiled(Drawn):
     profiles: dict[int, tuple[str, int, Ref]] = field(default_factory=dict)
     added_to: dict[int, list[str]] = field(default_factory=dict)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, purpose: str = "train", **more: Any) -> Any:
-        index = more.get("round", 0)
-        if (name, purpose) == ("rollout", "profile"):
-            self.profiles[index] = (str(inputs["policy"][0]), self.samples[index, "profile"][0], inputs["problems"][0])
-        if (name, purpose) == ("difficulty", "profile"):
-            self.added_to[index] = [str(ref) for ref in inputs["difficulty"]]
-        return super().stage(name, config, inputs, purpose=purpose, **more)
+    def stage(self, call: Call) -> Any:
+        index = call.round
+        if (call.name, call.purpose) == ("rollout", "profile"):
+            self.profiles[index] = (
+                str(call.inputs["policy"][0]),
+                self.samples[index, "profile"][0],
+                call.inputs["problems"][0],
+            )
+        if (call.name, call.purpose) == ("difficulty", "profile"):
+            self.added_to[index] = [str(ref) for ref in call.inputs["difficulty"]]
+        return super().stage(call)
 
 
 def difficulty_of(index: int, purpose: str = "train") -> str:

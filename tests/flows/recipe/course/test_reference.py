@@ -15,7 +15,7 @@ from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.reference import ReferenceConfig
-from gradus.tasks.runtime.calls import Outcome
+from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 
 KL = {"kl_coef": 0.01}
@@ -31,10 +31,10 @@ class Held(Rehearsal):
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
         self.kept.append(weights)
 
-    def stage(self, name: str, config: Any, inputs: Any, *, round: int = 0, **more: Any) -> Outcome:
-        if name == "update":
-            self.references[round] = str(inputs["reference"][0])
-        return super().stage(name, config, inputs, round=round, **more)
+    def stage(self, call: Call) -> Outcome:
+        if call.name == "update":
+            self.references[call.round] = str(call.inputs["reference"][0])
+        return super().stage(call)
 
 
 def held(plan: Recipe, start: Beginning = START, entropy: list[float] | None = None) -> Held:
