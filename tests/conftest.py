@@ -48,7 +48,10 @@ ONE_PROCESS = (
     *("e2e/test_overlap.py", "e2e/test_exchange.py", "e2e/test_stale_reuse.py", "e2e/test_prefect_pages.py"),
 )
 """The files that share a training, the fixture `undisturbed`, which one process makes once."""
-RUN_TWICE = ("e2e", "vllm")
+RUN_TWICE = (
+    *("e2e", "faults", "vllm", "models/judging", "models/processes", "models/sandbox", "models/training/parallel"),
+    *("tasks/servers", "tasks/stages/rollout", "tasks/stages/update/launch", "tasks/tracking"),
+)
 """Folders of tests that start servers and other processes: one that fails is run once more and named in the summary."""
 
 NOT_QUICK = (

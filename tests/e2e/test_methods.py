@@ -24,7 +24,6 @@ from tests.e2e.methods.tasks import OnTask
 from tests.sandboxes import MISSING
 
 USUAL = (
-    "coderl_plus",
     "evol_rl",
     "hpt",
     "length_targets",
