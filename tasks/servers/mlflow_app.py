@@ -12,20 +12,23 @@ import re
 
 from fastapi import FastAPI
 from flask import Flask
-from mlflow.server import app as whole
-from mlflow.server import constants
-from mlflow.server.artifact_router import artifact_router
-from mlflow.server.fastapi_security import init_fastapi_security
-from mlflow.server.handlers import initialize_backend_stores
-from mlflow.server.otel_api import otel_router
-from mlflow.server.server_info_api import server_info_router
 from starlette.middleware.wsgi import WSGIMiddleware
 from starlette.types import ASGIApp
 
 from gradus.tasks.config.settings import Home
+from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.servers.door import Login, guarded
 from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.client import artifacts_uri, tracking_uri
+
+with lean_imports():
+    from mlflow.server import app as whole
+    from mlflow.server import constants
+    from mlflow.server.artifact_router import artifact_router
+    from mlflow.server.fastapi_security import init_fastapi_security
+    from mlflow.server.handlers import initialize_backend_stores
+    from mlflow.server.otel_api import otel_router
+    from mlflow.server.server_info_api import server_info_router
 
 _RESOURCES = (
     *("artifacts", "datasets", "experiments", "get-trace-artifact", "logged-models", "metrics", "model-versions"),

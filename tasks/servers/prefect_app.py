@@ -11,15 +11,16 @@ import logging
 from collections.abc import Coroutine
 from typing import Any
 
+from starlette.types import ASGIApp
+
+from gradus.tasks.host.imports import lean_imports
 from gradus.tasks.host.setting_files import ignore_setting_files
+from gradus.tasks.servers.door import guarded
 
-ignore_setting_files()
-
-from prefect.server.api.server import create_app  # noqa: E402 - the files of its folder are not for it
-from prefect.server.events.models import automations  # noqa: E402
-from starlette.types import ASGIApp  # noqa: E402
-
-from gradus.tasks.servers.door import guarded  # noqa: E402
+ignore_setting_files()  # before Prefect is imported: the files of its folder are not for it
+with lean_imports():
+    from prefect.server.api.server import create_app
+    from prefect.server.events.models import automations
 
 _updates = set[asyncio.Task[None]]()
 """Running updates of Prefect's cache of automations, which asyncio alone would not keep alive."""
