@@ -45,16 +45,19 @@ def problems_table(
         raise BadInputError(refused.examples[0], hint="correct that row or leave out --strict")
     if not batches:
         reasons = ", ".join(f"{reason}: {n}" for reason, n in refused.reasons.most_common()) or "it has no rows"
-        raise BadInputError(f"no row of {name} can be used ({reasons})", hint=_renaming(refused, first))
+        raise BadInputError(f"no row of {name} can be used ({reasons})", hint=_next_step(refused, first))
     table = pa.Table.from_batches(batches)
     as_compared = table.column(_GIVEN).null_count == table.num_rows
     return cast_to_schema(table.drop_columns(_GIVEN) if as_compared else table, PROBLEMS)
 
 
-def _renaming(refused: Refused, first: Located | None) -> str:
-    """Return the hint to rename a column, with the field that most rows lack and the columns that there are."""
+def _next_step(refused: Refused, first: Located | None) -> str:
+    """Return the hint to rename a column if rows lack a field, with the columns there are; else the first bad row."""
     lacking = [field for field in FIELDS if f"no {field}" in refused.reasons]
-    field = max(lacking, key=lambda name: refused.reasons[f"no {name}"], default="question")
+    if not lacking:
+        first_bad = next(iter(refused.examples), "")
+        return f"correct the file (first {first_bad})" if first_bad else "give a file with a problem on each line"
+    field = max(lacking, key=lambda name: refused.reasons[f"no {name}"])
     columns = f"; its columns are {shortened(', '.join(map(str, first.row)))}" if first and first.row else ""
     none = "; if there are none, `--set answers=optional`" if field == "answer" else ""
     return (

@@ -274,6 +274,25 @@ def test_the_hint_names_the_field_that_rows_lack_and_the_columns_that_there_are(
         ingest(str(path))
 
 
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"", "give a file with a problem on each line"),
+        (b"[1]\n", "correct the file (first rows.jsonl line 1: not a JSON object)"),
+        (b'{"question": "caf\xe9", "answer": "1"}\n', "correct the file (first rows.jsonl line 1: not valid UTF-8)"),
+        (b'{"question": "1 + 1", "answer": ""}\n', "correct the file (first rows.jsonl line 1: empty answer)"),
+    ],
+)
+def test_a_file_whose_columns_have_our_names_gets_no_hint_to_rename_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("rows.jsonl").write_bytes(content)
+    with pytest.raises(BadInputError) as error:
+        ingest("rows.jsonl")
+    assert error.value.hint == hint
+
+
 def test_a_number_is_a_domain(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"question": "1+1=", "answer": "2", "domain": 7, "source": 1.5}\n')
