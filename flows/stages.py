@@ -19,6 +19,7 @@ from gradus.components.settings import Config
 from gradus.components.stage import CHECKPOINTS, Role, Stage, take_parameters
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
+from gradus.data.records import Json
 from gradus.flows.loop.inputs import problems_of, problems_ref
 from gradus.flows.parameters import MEASURING, OUT, SEED, declared, describe
 from gradus.flows.recipe.suites import Suite
@@ -30,7 +31,7 @@ from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, SampleConfig
 from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.redaction import refuse_credentials
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import RESEEDS, RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import source_facts
@@ -92,7 +93,9 @@ def _single(stage: Stage, **given: Any) -> StageAnswer:
     started = time.perf_counter()
     config: Config = given.pop("config", None) or stage.settings()
     out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
-    facts = source_facts(given.pop("source")) if "source" in given else {}
+    facts: dict[str, Json] = dict(source_facts(given.pop("source"))) if "source" in given else {}
+    if stage.name == "rollout" and seed:
+        facts[RESEEDS] = True
     refuse_credentials([str(facts.get("source", ""))])
     with alone(stage.name, seed) as session:
         roles = {role.name: role for role in stage.roles}

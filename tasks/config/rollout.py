@@ -78,6 +78,8 @@ class RolloutConfig(Config):
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
 
 
+RESEEDS = "reseeds"
+"""Fact of a call with a seed of its own: the seeds of the plan's rows derive from it too."""
 COLUMNS = {
     "plan": tuple(name for name in PLAN.names if name != "reason"),
     "problems": PROMPT_COLUMNS,

@@ -4,6 +4,9 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.parquet as pq
+import pytest
+
 from gradus.models.policy import load_policy
 from tests.e2e.conftest import RECIPE, Program
 
@@ -74,3 +77,20 @@ def test_an_adapter_is_rolled_out_by_name_and_no_stage_begins_that_would_train_i
     assert len(list((program.home / "lake" / "checkpoints").iterdir())) == 2
     made = {path.name for path in (program.home / "lake").iterdir() if path.name[0] not in "._"}
     assert made == {"checkpoints", "plan", "problems", "rollouts"}
+
+
+@pytest.mark.parametrize("planned", [True, False], ids=["with seeds", "without seeds"])
+def test_another_seed_samples_a_plan_anew(new_program: Callable[..., Program], tmp_path: Path, planned: bool) -> None:
+    asked = [{"problem_id": f"p{i}", "question": f"{i} + 21 =", "answer": str(i + 21)} for i in range(8)]
+    problems = lines(tmp_path / "p.jsonl", *asked)
+    drawn = [{"problem_id": f"p{i}", "group_id": f"p{i}@r0h0", "n": 4, "max_tokens": 8, "seed": i} for i in range(8)]
+    plan = lines(tmp_path / "plan.jsonl", *({k: v for k, v in row.items() if planned or k != "seed"} for row in drawn))
+    program, found = new_program(warm=True), []
+    for seed in ("0", "7", "8"):
+        folder = Path(program.json("rollout", "--plan", plan, "--problems", problems, "--seed", seed)["out"])
+        table = pq.read_table(folder / "part-00000.parquet", columns=["seed", "completion"])
+        found.append((table.column("seed").to_pylist(), table.column("completion").to_pylist()))
+    assert len({seed for seeds, _ in found for seed in seeds}) == 3 * 8 * 4
+    plain, seven, eight = (completions for _, completions in found)
+    assert plain != seven != eight != plain
+    assert program.json("rollout", "--plan", plan, "--problems", problems, "--seed", "7")["reused"]

@@ -64,7 +64,10 @@ class Planned:
         seed: int,
         round_: int = 0,
         parents: Parents | None = None,
+        *,
+        reseeds: bool = False,
     ) -> None:
+        """`reseeds` mixes the seed into those of the plan's rows, which otherwise stay as they are."""
         self._plan = _filled(plan)
         self._parents = parents or Parents(ROLLOUTS.arrow.empty_table(), plan, side)
         self._problems = problems
@@ -73,6 +76,7 @@ class Planned:
         self._config = config
         self._seed = seed
         self._round = round_
+        self._reseeds = reseeds
         self._trained: dict[int, list[int]] = {}
         """Prompts that groups are trained for, by number of the group, if they are not those sampled from."""
         self._offsets, self._tokens = self._prompts()
@@ -99,7 +103,10 @@ class Planned:
         found: list[Asked] = []
         for group, (row, problem) in enumerate(self._rows(start, stop), start):
             name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt.style
-            seed = derive_seed(self._seed, name, self._round, level) if seed is None else seed
+            if seed is None:
+                seed = derive_seed(self._seed, name, self._round, level)
+            elif self._reseeds:
+                seed = derive_seed(self._seed, seed)
             prompt = tuple(self._tokens[self._offsets[group] : self._offsets[group + 1]].tolist())
             begun, max_tokens = self._start(row), row["max_tokens"]
             if begun is not None and self._side is not None:

@@ -20,7 +20,7 @@ from gradus.data.lake.schema import PLAN, ROLLOUTS, read_shard
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
-from gradus.tasks.config.rollout import COLUMNS, RolloutConfig
+from gradus.tasks.config.rollout import COLUMNS, RESEEDS, RolloutConfig
 from gradus.tasks.host.faults import fault_point
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -71,7 +71,8 @@ def _rolled_out(
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
     given = given_texts(_of_call(plan, ctx), problems, side, config.prompt.style)
     plan, parents = given.plan, parents_of(ctx, given.plan, side)
-    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents)
+    reseeds = RESEEDS in ctx.facts
+    planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents, reseeds=reseeds)
     policy = engine.name if side is None else ctx.one("policy").digest  # a server's model has no digest
     table = partial(
         rollouts_table,
