@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow.parquet as pq
 import pytest
@@ -154,9 +154,12 @@ class Program:
 
 
 class WarmProgram(Program):
-    """The program in a process that runs all commands of the tests of a pytest worker: those that need no own one."""
+    """The program in a process that runs all commands of the tests of a pytest worker: those that need no own one.
 
-    process: "subprocess.Popen[str] | None" = None
+    Programs with other modules on their path have another process.
+    """
+
+    warm: ClassVar[dict[str, "subprocess.Popen[str]"]] = {}
 
     def run(self, *arguments: str, **extra: str) -> tuple[int, str, str]:
         """Run a command: exit code, stdout, stderr; in a process of its own if it is to fail there."""
@@ -170,14 +173,13 @@ class WarmProgram(Program):
         """Run a command in a folder, its output in two files, which may be one; return its exit code."""
         env = self.environment(**extra)
         env.pop("PYTEST_CURRENT_TEST", None)
-        if WarmProgram.process is None or WarmProgram.process.poll() is not None:
+        process = self.warm.get(self.module_path)
+        if process is None or process.poll() is not None:
             command = [sys.executable, "-P", "-m", "tests.e2e.warm"]
             paths = os.pathsep.join((self.module_path, str(ROOT)))
             pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-            WarmProgram.process = subprocess.Popen(
-                command, env={**env, "PYTHONPATH": paths}, start_new_session=True, **pipes
-            )
-        process = WarmProgram.process
+            process = subprocess.Popen(command, env={**env, "PYTHONPATH": paths}, start_new_session=True, **pipes)
+            self.warm[self.module_path] = process
         assert process.stdin is not None
         assert process.stdout is not None
         asked = {"words": arguments, "env": env, "folder": str(folder), "stdout": str(out), "stderr": str(err)}
@@ -193,11 +195,11 @@ class WarmProgram(Program):
 
 @pytest.fixture(scope="session", autouse=True)
 def _warm_process() -> Iterator[None]:
-    """End the process of warm programs, if there is one; Prefect's server is gone, to which it would send events."""
+    """End the processes of warm programs; Prefect's server is gone, to which they would send events."""
     yield
-    if WarmProgram.process is not None:
-        WarmProgram.process.kill()
-        WarmProgram.process.communicate()
+    for process in WarmProgram.warm.values():
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture(scope="session")

@@ -52,7 +52,7 @@ print(json.dumps([echo.entrypoint, sorted(echo._parameter_openapi_schema.propert
 
 @pytest.fixture(scope="module")
 def program(new_program: Callable[..., Program]) -> Program:
-    made = new_program()
+    made = new_program(warm=True)  # `Program.run` below is a process of its own
     made.module_path = os.pathsep.join([str(PACKAGE), made.module_path])
     for name in ("train", "heldout"):
         file = made.home / f"{name}.jsonl"
@@ -89,15 +89,15 @@ def test_it_is_a_verb_with_its_options_and_a_deployment_with_its_form(program: P
     made = program.json("echo", "--rollouts", rollouts, "--times", "3")
     assert (made["rows"], made["artifact"].partition("/")[0]) == (2, "echoes")
     assert program.json("echo", "--rollouts", rollouts, "--set", "times=3")["reused"]
-    assert "echo" in program.run("--help")[1]
+    assert "echo" in Program.run(program, "--help")[1]
     command, program.command = program.command, [program.command[0], "-c", CALL, rollouts]
     try:
-        assert program.run()[1].splitlines() == [
+        assert Program.run(program)[1].splitlines() == [
             f"rollouts times set out True {made['artifact']}",
             "echo: there is no setting tims; did you mean times?",
         ]
         program.command = [command[0], "-c", FORM]
-        assert json.loads(program.run()[1]) == ["gradus.flows.stages.echo", ["config", "out", "rollouts"]]
+        assert json.loads(Program.run(program)[1]) == ["gradus.flows.stages.echo", ["config", "out", "rollouts"]]
     finally:
         program.command = command
 
@@ -118,7 +118,7 @@ def test_a_broken_package_is_named_and_others_go_on_without_it(program: Program,
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: bad-stage\nVersion: 2.0\n")
     (about / "entry_points.txt").write_text("[gradus.stages]\nbad = nowhere:BAD\n")
     path = os.pathsep.join([str(tmp_path), program.module_path])
-    code, _, said = program.run("bad", "--help", PYTHONPATH=path)
+    code, _, said = Program.run(program, "bad", "--help", PYTHONPATH=path)
     assert code == 1
     assert said.startswith("gradus: the package bad-stage is broken: its stage bad cannot be read: No module named")
-    assert program.run("echo", "--help", PYTHONPATH=path)[0] == 0
+    assert Program.run(program, "echo", "--help", PYTHONPATH=path)[0] == 0
