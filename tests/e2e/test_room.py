@@ -10,7 +10,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_files
 from tests.e2e.conftest import RECIPE, Program
 
-TRAIN = ("train", str(RECIPE), "--rounds", "3", "--set", "save_state_every=3", "--set", "evaluate.sample.n=1")
+SMALL = ("ingest.limit=24", "curate.draw=8", "escalate=[]", "save_state_every=3")
+TRAIN = ("train", str(RECIPE), "--rounds", "3", *(word for each in SMALL for word in ("--set", each)))
 WEIGHTS = "model.safetensors"
 AT_THREE = 'overrides=[{stage="update", round=3, changes={lr=1e-5}}]'
 
@@ -43,6 +44,7 @@ def test_a_run_killed_far_from_a_kept_state_ends_in_the_same_bits(
     code, _, err = program.run(*TRAIN, GRADUS_FAULT="update:after_step#3")
     assert code == 1
     assert "SIGKILL" in err
+    assert [event for event in program.events(run) if event["event"] == "stage_started"][-1]["round"] == 3
     assert program.json(*TRAIN)["run"] == run
     ours = Store(program.home / "lake")
     assert [ours.read_file(ref, WEIGHTS) for ref in made] == [store.read_file(ref, WEIGHTS) for ref in made]
