@@ -179,7 +179,7 @@ def test_a_flipped_bit_is_named_and_its_removal_recomputes_the_same_bytes(undist
 def test_anybodys_completions_are_scored_and_too_many_errors_fail_after_the_good_rows_are_kept(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    program = new_program()
+    program = new_program(warm=True)
     rows = [{"problem_id": str(i), "completion": f"#### {i}", "answer": str(i)} for i in range(9)]
     file = tmp_path / "mine.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
