@@ -1,14 +1,10 @@
 """`import gradus` in a process of a user's: the page and the notebook as they stand, and what they leave behind."""
 
-import contextlib
 import json
-import os
 import re
-import socketserver
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +12,7 @@ import duckdb
 import psutil
 import pytest
 
-from tests.e2e.conftest import ROOT, Program, WarmProgram
+from tests.e2e.conftest import ROOT, Program
 from tests.patience import until
 
 IDLE_S = "6"
@@ -111,54 +107,26 @@ def test_the_program_finds_the_run_whole_and_nothing_is_left(told: Told) -> None
     assert list(told.person.iterdir()) == [], "such as ~/.prefect"
 
 
-VERB = """#!{python} -S
-import json, os, socket, sys
-with socket.create_connection(("127.0.0.1", {port})) as server:
-    server.sendall(json.dumps([sys.argv[1:], os.getcwd()]).encode() + b"\\n")
-    code, out, err = json.loads(server.makefile().readline())
-sys.stdout.write(out)
-sys.stderr.write(err)
-sys.exit(code)
-"""
-
-
-@contextlib.contextmanager
-def verbs(program: WarmProgram, folder: Path) -> Iterator[Path]:
-    """A folder with a `gradus` that a script can call: it has the process of the warm program run each command."""
-    out, err = (program.home / name for name in ("stdout", "stderr"))
-
-    class Handler(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            words, where = json.loads(self.rfile.readline())
-            code = program.do(words, Path(where), out, err)
-            self.wfile.write(json.dumps([code, out.read_text(), err.read_text()]).encode() + b"\n")
-
-    folder.mkdir()
-    with socketserver.TCPServer(("127.0.0.1", 0), Handler) as server:
-        verb = folder / "gradus"
-        verb.write_text(VERB.format(python=sys.executable, port=server.server_address[1]))
-        verb.chmod(0o755)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield folder
-        server.shutdown()
-
-
 def test_a_loop_by_verbs_and_the_same_in_python_end_in_the_same_policy(
     new_program: Callable[..., Program], tmp_path: Path
 ) -> None:
-    program, page = new_program(warm=True), (ROOT / "docs" / "own-loop.md").read_text()
+    program, page = new_program(), (ROOT / "docs" / "own-loop.md").read_text()
     script, code = (
         re.findall(rf"^```{name}\n(.*?)^```", page, re.DOTALL | re.MULTILINE) for name in ("bash loop.sh", "python")
     )
+    verb = tmp_path / "bin" / "gradus"
+    verb.parent.mkdir()
+    verb.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m gradus "$@"\n')
+    verb.chmod(0o755)
     folder = tmp_path / "empty"
     folder.mkdir()
+    environment = program.environment()
+    environment["PATH"] = f"{verb.parent}:{environment['PATH']}"
     said = []
-    with verbs(program, tmp_path / "bin") as folder_of_verbs:
-        environment = program.environment(PATH=f"{folder_of_verbs}:{os.environ['PATH']}")
-        for command in (["bash", "-c", script[0]], [sys.executable, "-c", code[0]]):
-            done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            said.append(done.stdout)
+    for command in (["bash", "-c", script[0]], [sys.executable, "-c", code[0]]):
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        said.append(done.stdout)
     (policy,) = re.findall(r"^round 1: (checkpoints/\w+)$", said[0], re.MULTILINE)
     assert said[1].startswith(f"{policy} ")
     assert "'reused': True" in said[1]
