@@ -109,19 +109,22 @@ _WRONG_USE = frozenset({errno.ENAMETOOLONG, errno.EISDIR})
 def in_words(error: BaseException, place: str = "a file") -> GradusError:
     """Return an error as one for people: the file and what to do if it is the operating system's, no name of a type.
 
-    `place` is used if the system names no file.
+    `place` is used if the system names no file. A group of errors has the words of its first; an error without words
+    has those of its cause, or the name of its type.
 
     >>> print(in_words(PermissionError(13, "Permission denied", "/data/x")).message)
     there is no permission for /data/x
     >>> print(in_words(KeyError("n")))
     'n'
     """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
     if isinstance(error, GradusError):
         return error
     if isinstance(error, MemoryError):
         return GradusError("there is not enough memory", hint="use less at once, or a machine with more")
     lines = _NUMBERED.sub("", _KIND.sub("", str(error))).strip().splitlines()
-    text = lines[0][:300] if lines else "something failed without saying why"
+    text = lines[0][:300] if lines else _without_text(error)
     if isinstance(error, OSError):
         found = _NUMBERED.search(str(error))
         number = error.errno or (int(found[1] or found[2]) if found else 0)
@@ -133,6 +136,14 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
         if error.strerror and names:
             text = f"{error.strerror}: {' or '.join(names)}"
     return GradusError(text)
+
+
+def _without_text(error: BaseException) -> str:
+    """Return the first line of the error that this one came of, or the name of its type."""
+    cause = error.__cause__ or error.__context__
+    if cause is not None and (words := str(cause).strip().splitlines()):
+        return words[0][:300]
+    return f"something failed without saying why ({type(error).__name__})"
 
 
 def sentence(message: str, hint: str = "") -> str:

@@ -65,10 +65,17 @@ def test_a_name_that_no_file_can_have_is_wrong_usage_and_shown_in_part(tmp_path:
         (KeyError("n"), "'n'"),
         (ValueError("no such thing\nand more"), "no such thing"),
         (RuntimeError("(sqlite3.OperationalError) database or disk is full"), "database or disk is full"),
-        (TypeError(), "something failed without saying why"),
+        (TypeError(), "something failed without saying why (TypeError)"),
+        (ExceptionGroup("unhandled errors", [ExceptionGroup("more", [ValueError("7 is odd")])]), "7 is odd"),
         (MemoryError(), "there is not enough memory; use less at once, or a machine with more"),
         (GateError("too many", hint="raise it"), "too many; raise it"),
     ],
 )
 def test_other_errors_lose_the_name_of_their_type(error: Exception, said: str) -> None:
     assert str(in_words(error)) == said
+
+
+def test_an_error_without_words_has_those_of_its_cause() -> None:
+    with pytest.raises(RuntimeError) as found:
+        raise RuntimeError from ConnectionError("the peer is gone\nat 4200")
+    assert in_words(found.value).message == "the peer is gone"
