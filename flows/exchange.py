@@ -79,7 +79,7 @@ def import_rollouts(
             "seconds": 0.0,
         }
         if "scores" in tables:
-            scores = session.store.put("scores", tables["scores"])
+            scores = session.store.put("scores", tables["scores"], of=rollouts)
             inputs = {"rollouts": [rollouts], "scores": [scores]}
             measured = session.stage(Call("difficulty", DifficultyConfig(max_unjudged_frac=1.0), inputs))
             answer["scores"], answer["difficulty"] = str(scores), str(measured.ref)

@@ -221,15 +221,16 @@ class Store:
         if not any(path.is_file() for path in folder.rglob("*") if not path.name.startswith(".")):
             shutil.rmtree(folder, ignore_errors=True)
 
-    def put(self, table_name: str, table: pa.Table) -> Ref:
-        """Store a user's rows as an artifact named by their content."""
+    def put(self, table_name: str, table: pa.Table, of: Ref | None = None) -> Ref:
+        """Store a user's rows as an artifact named by their content, and by the artifact `of` that they are about."""
         conformed = cast_to_schema(table, TABLES[table_name])
         identity: JsonObject = {"table": table_name, "rows": content_digest(conformed)}
-        ref = Ref(table_name, identity_digest(identity))
+        parents = {} if of is None else {of.table: [str(of)]}
+        ref = Ref(table_name, identity_digest(identity if of is None else {**identity, **parents}))
         with self.missing(ref) as writer:
             if writer is not None:
                 writer.write_table(conformed)
-                writer.commit(identity=identity)
+                writer.commit(identity={**identity, **parents}, parents=parents)
         return ref
 
     def adopt(self, folder: Path) -> Ref:

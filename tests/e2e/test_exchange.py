@@ -223,6 +223,14 @@ def test_rollouts_of_one_s_own_are_measured_without_a_model_and_choose_problems(
         plan = program.json(*chosen, "--difficulty", difficulty)
         assert plan["problem_ids"] == [row["problem_id"] for row in known if 0 < row["k"] < 4]
     assert program.json("surface")["problems"] == 6
+    rows = [{**row, "completion": "as right as before, in other words"} for row in rows]
+    (program.home / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    again = program.json(*wanted, "--map", "reward=score")  # two artifacts with the same ids and the same verdicts
+    pictured = program.json("surface")
+    assert (pictured["policies"], pictured["rollouts"]) == (2, 48)
+    judged = "select rollouts.artifact, count(*) from rollouts join scores using (rollout_id) group by all order by all"
+    digests = sorted(each["rollouts"].removeprefix("rollouts/") for each in (found, again))
+    assert program.json("sql", judged)["rows"] == [[digest, 24] for digest in digests]
     code, _, said = program.run(*wanted)
     assert code == 1
     assert "mine.jsonl line 1: no reward and no correct" in said
