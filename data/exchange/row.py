@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradus.data.records import Row
+from gradus.data.sources.columns import is_finite
 from gradus.data.sources.formats import UnusableRowError
 
 OURS = ("problem_id", "rollout_id", "group_id", "sample", "finish_reason", "hint_level", "hint_text")
@@ -82,7 +83,7 @@ def number_of(value: object) -> float | None:
     """Return a finite number; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
-    return float(value) if math.isfinite(value) else None
+    return float(value) if is_finite(value) else None
 
 
 def whole_of(value: object, name: str) -> int:

@@ -54,9 +54,21 @@ def text_of(value: object) -> str | None:
     >>> text_of(1.5), text_of(float("nan")), text_of(["2"])
     ('1.5', None, None)
     """
-    if isinstance(value, str):
-        return value
-    return str(value) if isinstance(value, int | float | Decimal) and math.isfinite(value) else None
+    if isinstance(value, str | int):
+        return str(value)
+    return str(value) if isinstance(value, float | Decimal) and math.isfinite(value) else None
+
+
+def is_finite(value: float) -> bool:
+    """Return True for a finite number that a double can hold.
+
+    >>> is_finite(10**308), is_finite(10**400)
+    (True, False)
+    """
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 def shown(value: object) -> str:
@@ -105,7 +117,7 @@ def _holding(wanted: pa.DataType) -> Callable[[object], bool]:
     if pa.types.is_integer(wanted):
         return _is_whole
     if pa.types.is_floating(wanted):
-        return lambda value: type(value) in _NUMBERS and math.isfinite(cast("float", value))
+        return lambda value: type(value) in _NUMBERS and is_finite(cast("float", value))
     if pa.types.is_boolean(wanted):
         return lambda value: type(value) is bool
     return (lambda value: type(value) is str) if wanted == pa.string() else lambda _: True
@@ -114,13 +126,13 @@ def _holding(wanted: pa.DataType) -> Callable[[object], bool]:
 def _holding_list(inner: pa.DataType) -> Callable[[object], bool]:
     if not (pa.types.is_integer(inner) or pa.types.is_floating(inner)):
         return lambda value: isinstance(value, list)
-    alone, plain = _holding(inner), {int, float} if pa.types.is_floating(inner) else {int}
+    alone, plain = _holding(inner), {float} if pa.types.is_floating(inner) else {int}
 
     def holds(value: object) -> bool:
         if not isinstance(value, list):
             return False
         parts = cast("list[object]", value)
-        # Lists of plain finite numbers, as most are, are known by types and sum, without a call for each.
+        # Lists of plain finite numbers of one type, as most are, are known by types and sum, without a call for each.
         kinds = set(map(type, parts))
         if kinds <= {int} or (kinds <= plain and math.isfinite(sum(cast("list[float]", parts)))):
             return True

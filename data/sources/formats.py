@@ -10,7 +10,6 @@ a worked solution:
 import contextlib
 import hashlib
 import json
-import math
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -18,7 +17,7 @@ from typing import Literal
 
 from gradus.data.answers import normalised_gold
 from gradus.data.records import Problem, Row
-from gradus.data.sources.columns import text_of
+from gradus.data.sources.columns import is_finite, text_of
 
 _TIERS = ("knowledge_components_parts", "planning_skeleton_parts", "solution_breakdown_parts")
 FIELDS = (
@@ -328,7 +327,7 @@ def _numbers(row: Row, name: str) -> list[float]:
     values = row.get(name) or []
     if not isinstance(values, list) or not all(isinstance(value, int | float) for value in values):
         raise UnusableRowError(f"{name} is not a list of numbers")
-    if not all(math.isfinite(value) for value in values):
+    if not all(is_finite(value) for value in values):
         raise UnusableRowError(f"{name} is not a list of finite numbers")
     return [float(value) for value in values]
 

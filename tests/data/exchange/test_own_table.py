@@ -94,6 +94,7 @@ def test_questions_alone_have_the_ids_that_ingest_makes(tmp_path: Path) -> None:
         ({"problem_id": "p", "reward": float("nan")}, "line 2: reward is nan"),
         ({"problem_id": "p", "reward": float("-inf")}, "line 2: reward is -inf"),
         ({"problem_id": "p", "reward": "1"}, "line 2: reward is not a number"),
+        ({"problem_id": "p", "reward": 10**400}, "line 2: reward is not a number"),
         ({"problem_id": "p", "correct": 0.5}, "line 2: correct is neither true nor false"),
         ({"problem_id": "p", "reward": 1, "sample": -1}, "line 2: sample is not a whole number from 0 on"),
         ({"problem_id": "p", "reward": 1, "completion": 5}, "line 2: completion is not a text"),

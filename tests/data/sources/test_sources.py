@@ -229,6 +229,7 @@ HINTED = {"question": "1+1?", "reward_model": {"ground_truth": "2"}, "solution_b
         ({**HINTED, "reward_model": "2"}, "hints", "reward_model is not an object"),
         ({**HINTED, "rollout_reward_list": ["x"]}, "hints", "rollout_reward_list is not a list of numbers"),
         ({**HINTED, "rollout_reward_list": [float("nan")]}, "hints", "rollout_reward_list is not a list of finite"),
+        ({**HINTED, "rollout_reward_list": [10**400]}, "hints", "rollout_reward_list is not a list of finite"),
         ({**HINTED, "solution_breakdown_parts": "1+1"}, "hints", "solution_breakdown_parts is not a list of texts"),
         ({"question": "1+1?", "answer": "2"}, "reasoning", "metadata is not an object"),
         ({"metadata": {"source_dataset": "chain_sum"}}, "reasoning", "not an item of chain_sum"),
@@ -243,6 +244,13 @@ def test_a_row_that_its_format_cannot_read_is_refused(
         ingest(str(path), format_name=format_name)
 
 
+def test_an_answer_of_hundreds_of_digits_is_kept_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"question": "10 to the power of 400", "answer": 10**400}) + "\n")
+    found, _ = ingest(str(path))
+    assert [row["answer"] for row in found] == [str(10**400)]
+
+
 def test_a_users_table_with_half_a_character_or_a_number_too_large_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rollouts.jsonl"
     path.write_text('{"problem_id": "a", "completion": "\\udc00"}\n')
@@ -251,6 +259,10 @@ def test_a_users_table_with_half_a_character_or_a_number_too_large_is_refused(tm
     path.write_text('{"problem_id": "a", "completion": "1", "seed": 100000000000000000000}\n')
     with pytest.raises(BadInputError, match="line 1: seed is a number of over 64 bits; write a whole number"):
         read_user_table(path, ROLLOUTS, {}, strict=True)
+    for name, value in (("temperature", 10**400), ("logprobs", [-0.5, 10**400])):
+        path.write_text(json.dumps({"problem_id": "a", "completion": "1", name: value}) + "\n")
+        with pytest.raises(BadInputError, match=f"line 1: {name} is .* of over 64 bits; write a"):
+            read_user_table(path, ROLLOUTS, {}, strict=True)
 
 
 def test_questions_that_occur_again_are_dropped_or_kept_each_under_an_id_of_its_own(tmp_path: Path) -> None:
