@@ -260,7 +260,8 @@ FORMATS: Mapping[str, Format] = {
         {
             "problem_id": "problem_id", "question": "prompt", "completion": "completion", "answer": "answer",
             "reward": "reward", "correct": "correct", "round": "round", "sample": "sample",
-            "completion_tokens": "completion_tokens", "finish_reason": "finish_reason",
+            "completion_tokens": "completion_tokens", "finish_reason": "finish_reason", "hint_level": "hint_level",
+            "hint_text": "hint_text",
         },
         components=None,
         more=_own,

@@ -137,6 +137,8 @@ READERS: Mapping[str, Callable[[object, str], Any]] = {
     "completion": lambda value, name: turns_of(value)[1] if isinstance(value, list) else text_of(value, name),
     "round": whole_of,
     "sample": whole_of,
+    "hint_level": whole_of,
+    "hint_text": text_of,
     "answer": answer_of,
     "reward": reward_of,
     "correct": lambda value, _: bool(value) if isinstance(value, bool | int | float) and value in (0, 1) else None,

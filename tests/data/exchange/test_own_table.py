@@ -63,6 +63,13 @@ def test_parquet_and_other_names_are_read_alike(tmp_path: Path) -> None:
     assert difficulty(found) == [("p", 2, 2, 1.0, None, None)]
 
 
+def test_a_hint_level_that_is_written_as_a_fraction_counts_as_one(tmp_path: Path) -> None:
+    rows = [{"problem_id": "p", "correct": True, "hint_level": level} for level in (2.0, None)]  # as pandas writes them
+    found = read(written(tmp_path, *rows))
+    assert found["rollouts"].column("hint_level").to_pylist() == [2, 0]
+    assert difficulty(found)[0][:3] == ("p", 1, 1)
+
+
 def test_rewards_of_0_and_1_alone_are_verdicts_and_others_are_not(tmp_path: Path) -> None:
     rows = [{"problem_id": "p", "reward": value} for value in (0, 1, True)]
     assert difficulty(read(written(tmp_path, *rows)))[0][1:3] == (3, 2)
@@ -95,6 +102,8 @@ def test_questions_alone_have_the_ids_that_ingest_makes(tmp_path: Path) -> None:
         ({"problem_id": "p", "reward": float("-inf")}, "line 2: reward is -inf"),
         ({"problem_id": "p", "reward": "1"}, "line 2: reward is not a number"),
         ({"problem_id": "p", "reward": 10**400}, "line 2: reward is not a number"),
+        ({"problem_id": "p", "reward": 1, "hint_level": -1}, "line 2: hint_level is not a whole number from 0 on"),
+        ({"problem_id": "p", "reward": 1, "hint_text": 5}, "line 2: hint_text is not a text"),
         ({"problem_id": "p", "correct": 0.5}, "line 2: correct is neither true nor false"),
         ({"problem_id": "p", "reward": 1, "sample": -1}, "line 2: sample is not a whole number from 0 on"),
         ({"problem_id": "p", "reward": 1, "completion": 5}, "line 2: completion is not a text"),
