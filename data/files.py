@@ -32,6 +32,10 @@ def replacing(path: Path, *, durable: bool = False) -> Generator[Path]:
         os.replace(temporary, path)
         if durable:
             _fsync(path.parent)
+    except OSError as error:
+        if error.filename == str(temporary):  # named is the file that was asked for
+            error.filename, error.filename2 = str(path), None
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.errors import GateError, UsageError, in_words, shortened
+from gradus.data.files import replace_file
 
 
 def raised(number: int, name: str | None = None, other: str | None = None) -> OSError:
@@ -34,6 +35,16 @@ def test_what_the_system_refuses_names_the_file_and_what_to_do(number: int, said
 def test_both_files_of_a_failed_renaming_are_named() -> None:
     assert in_words(raised(errno.EXDEV, "/a", "/b")).message == f"{os.strerror(errno.EXDEV)}: /a or /b"
     assert in_words(raised(errno.EACCES, "/a", "/b")).message == "there is no permission for /a or /b"
+
+
+def test_a_file_that_cannot_be_replaced_is_named_and_not_the_temporary_one(tmp_path: Path) -> None:
+    for path, said in (
+        (tmp_path, f"{tmp_path} is a folder"),
+        (tmp_path / "none" / "x", f"there is no {tmp_path}/none/x"),
+    ):
+        with pytest.raises(OSError, match=r"\[Errno") as error:
+            replace_file(path, "")
+        assert in_words(error.value).message.startswith(said)
 
 
 def test_a_place_stands_for_a_file_that_is_not_named() -> None:
