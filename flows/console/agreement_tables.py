@@ -1,5 +1,7 @@
 """The tables of `gradus agree`."""
 
+import shlex
+
 from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
@@ -71,9 +73,10 @@ def render_bisected(found: Bisected) -> None:
     """Print the audited rounds and the round that was found, or what is to be labelled first."""
     bisection = found["found"]
     if bisection is None:
+        asking = shlex.join(("gradus", "browse", str(found["labels"])))
         line(
-            f"{found['to_label']} rows of {found['labels']} have no label: `gradus browse {found['labels']}` asks for "
-            'them (or write true or false after "correct": in each); then repeat the command'
+            f"{found['to_label']} rows of {found['labels']} have no label: `{asking}` asks for them "
+            '(or write true or false after "correct": in each); then repeat the command'
         )
         return
     rows = [(each["round"], each["rows"], each["differ"]) for each in bisection["audited"]]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gradus.flows.console.agreement_tables import render_bisected
 from gradus.flows.console.run_tables import render_run_story, render_runs
 from gradus.tasks.formats import size
 from tests.conftest import TESTS_PATH, seen_on_a_terminal
@@ -131,3 +132,8 @@ def test_a_status_is_coloured_on_a_terminal_and_neither_in_a_pipe_nor_without_co
     terminal, _ = printed(NO_COLOR="1")
     assert b"\x1b[31m" not in terminal
     assert b"failed" in terminal
+
+
+def test_a_file_of_labels_with_a_space_in_its_name_can_be_opened_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    render_bisected({"run": "demo", "found": None, "labels": "/home/a user/labels.jsonl", "to_label": 2})
+    assert "`gradus browse '/home/a user/labels.jsonl'` asks for them" in " ".join(capsys.readouterr().out.split())
