@@ -2,8 +2,9 @@
 
 Counted are the policy's own answers that have a verdict, are there to be learned from, and were sampled above
 temperature 0 from the problem's own prompt, with or without a hint; not those that continue a stored rollout or take
-it up again. Rollouts that several scores judge count once, as solved if most of them say so. Rollouts of an unknown
-policy, such as imported ones, are of a policy named by their artifact. The share of a hint is the length of its text
+it up again. Rollouts that several scores judge count once, as solved if most of them say so; so do those of which an
+artifact holds a copy, as a bisection makes it. Rollouts of an unknown policy, such as imported ones, are of a policy
+named by their artifact. The share of a hint is the length of its text
 over that of the worked solution, in twentieths; without a solution that which the table of hints says.
 """
 
@@ -21,7 +22,7 @@ from gradus.data.curation.surface.tracked import kept
 from gradus.data.curation.tracked import changed_rows
 from gradus.data.errors import OnDamage, refuse
 from gradus.data.files import replacing
-from gradus.data.lake.schema import OWN
+from gradus.data.lake.schema import KEY_DIGITS, OWN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import ask
 
@@ -38,8 +39,17 @@ fractions as (select problem_id, text, max(fraction) as fraction from hints grou
 """
 _COUNTED = f"""
 with {_SHARES}
+copies as (
+    select rollout_id, rollout_id[{KEY_DIGITS + 2}:] as original, policy from rollouts
+    where regexp_matches(rollout_id, '^[0-9a-f]{{{KEY_DIGITS}}}:[0-9a-f]{{{KEY_DIGITS}}}:')
+),
+copied as (
+    select copies.rollout_id, original from copies
+    join rollouts on rollouts.rollout_id = original and rollouts.policy = copies.policy
+),
 verdicts as (
-    select rollout_id, avg(correct::int) >= 0.5 as solved from scores where correct is not null group by rollout_id
+    select coalesce(original, rollout_id) as rollout_id, avg(correct::int) >= 0.5 as solved
+    from scores left join copied using (rollout_id) where correct is not null group by 1
 )
 select problem_id, domain, coalesce(policy, 'rollouts/' || artifact) as policy, temperature,
     case when coalesce(hint_level, 0) = 0 then 0.0 else {_share("hint_text")} end as share,

@@ -11,7 +11,7 @@ from pyarrow import csv
 
 from gradus.data.curation.surface.known import GROUP, learn
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.schema import PLAN, PROBLEMS
+from gradus.data.lake.schema import KEY_DIGITS, PLAN, PROBLEMS
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.surface import counted, hints_there, picture, write_surface, write_tracker
@@ -80,6 +80,22 @@ def test_own_answers_to_the_problem_s_own_prompt_count_once_each(house: House) -
         ("p", OLD, 0.5, 0.0, 1, 1, 7.0),
         ("p", "rollouts/" + "4" * 32, 1.0, 0.0, 1, 0, 7.0),
         ("q", NEW, 1.0, 0.0, 1, 1, 7.0),
+    ]
+
+
+def test_a_copy_in_another_artifact_is_a_further_verdict_of_the_same_rollout(house: House) -> None:
+    key = "1" * KEY_DIGITS
+    names = [f"{key}:p@r1h0:{at}" for at in range(3)]
+    house.sampled("1", [{"rollout_id": name} for name in names], [])
+    house.scores("5", "rollouts/" + "1" * 32, dict.fromkeys(names[:2], 1.0))
+    house.sampled("2", [{"rollout_id": name} for name in names[1:]], [])  # what a bisection has audited
+    house.scores("6", "rollouts/" + "2" * 32, dict.fromkeys(names[1:], 0.0))
+    house.scores("7", "rollouts/" + "2" * 32, dict.fromkeys(names[1:], 0.0))
+    house.sampled("4", [{"rollout_id": names[0], "policy": None}], [])  # imported: of a policy of its own
+    house.scores("8", "rollouts/" + "4" * 32, {names[0]: 1.0})
+    assert house.counted() == [
+        ("p", NEW, 1.0, 0.0, 3, 1, 7.0),
+        ("p", "rollouts/" + "4" * 32, 1.0, 0.0, 1, 1, 7.0),
     ]
 
 
