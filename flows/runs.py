@@ -1,5 +1,6 @@
 """The flow of a training, and its answer at the end."""
 
+import shlex
 import time
 
 from gradus.data.errors import GateError
@@ -135,7 +136,7 @@ def _outside(run: str, trained: Trained) -> GateError:
         )
     return GateError(
         message,
-        hint=f"continue from there: gradus rerun {run} update --from-round {following} --set lr=...; "
+        hint=f"continue from there: gradus rerun {shlex.quote(run)} update --from-round {following} --set lr=...; "
         "or repeat the command with another guard",
     )
 

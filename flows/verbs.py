@@ -9,6 +9,7 @@ Prefect calls `say_ended` in the process of the run, or in that of `serve` for o
 
 import functools
 import inspect
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_args, get_type_hints
 
@@ -182,4 +183,4 @@ def _next(verb: str, run: str) -> str:
     """Return the command to type next about a run that failed; nothing if it never began."""
     if not (Home.from_environment().runs / run / "run.json").is_file():
         return ""
-    return f"; see `gradus {'report' if verb == 'train' else 'show'} {run}`"
+    return f"; see `gradus {'report' if verb == 'train' else 'show'} {shlex.quote(run)}`"

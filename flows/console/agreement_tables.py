@@ -55,7 +55,7 @@ def _divergence(each: Divergence, first: str, second: str) -> str:
         return f"updates by {first} and by {second} first differ in round {each['round']}; {tokens}"
     return (
         f"with {second}, the first update that differs is that of round {each['round']}; {tokens} (`gradus amend "
-        f"{each['run']} REWARD` repeats them and reuses earlier rounds)"
+        f"{shlex.quote(each['run'])} REWARD` repeats them and reuses earlier rounds)"
     )
 
 

@@ -3,6 +3,7 @@
 Those of `gradus runs` and `gradus show` are coloured on a terminal, have one line for each row, and never cut a name.
 """
 
+import shlex
 from collections.abc import Sequence
 from datetime import datetime
 
@@ -87,7 +88,8 @@ def render_run(result: TrainAnswer) -> None:
         _gain(result["after"]["versus"])
     facts = ("run", "rounds", "updates", "tokens_generated", "tokens_trained", "seconds", "out")
     fields({key: result[key] for key in facts})
-    reading = f"`gradus browse {result['run']}`, `gradus report {result['run']}`"
+    run = shlex.quote(result["run"])
+    reading = f"`gradus browse {run}`, `gradus report {run}`"
     line(f"look: `gradus ui` (Prefect, MLflow), {reading}, `gradus sql 'select ...'`")
 
 

@@ -1,5 +1,6 @@
 """Stored rounds of a run, as its journal and the lake have them: what its updates learned from, and what came after."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +75,7 @@ class StoredRun:
             raise UsageError(
                 f"run {self.folder.name} has no round whose policy is still there",
                 hint=f"a training with an update is needed; `gradus restore` computes pruned weights again "
-                f"(`gradus show {self.folder.name}` lists them)",
+                f"(`gradus show {shlex.quote(self.folder.name)}` lists them)",
             )
         count = min(most, len(there))
         chosen = [there[round(place * (len(there) - 1) / max(1, count - 1))] for place in range(count)]

@@ -1,5 +1,6 @@
 """History of runs, read from their journals."""
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -87,7 +88,7 @@ def of_run(damage: CorruptArtifactError, folder: Path, run: str, verb: str) -> C
 
 
 def _again(run: str, verb: str) -> str:
-    command = f"`gradus train {run}`" if verb == "train" else f"the same `gradus {verb}` command"
+    command = f"`gradus train {shlex.quote(run)}`" if verb == "train" else f"the same `gradus {verb}` command"
     return f"{command} computes it again"
 
 

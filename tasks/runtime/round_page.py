@@ -3,6 +3,7 @@
 Names and numbers of ours alone stand in it: Prefect renders Markdown, and what a policy wrote may be any.
 """
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -67,7 +68,7 @@ def round_page(title: str, run: str, store: Store, outcomes: Sequence[Outcome]) 
         "|---|---|---|---|---|",
         *stages,
         "",
-        f"`gradus show {run}` lists every stage; `gradus ui` opens its metrics and samples in MLflow.",
+        f"`gradus show {shlex.quote(run)}` lists every stage; `gradus ui` opens its metrics and samples in MLflow.",
     ]
     return "\n".join(lines)
 

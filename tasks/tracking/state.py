@@ -7,6 +7,7 @@ it. If it is lost or torn, reporting begins anew, and repeats nothing: sending t
 import contextlib
 import fcntl
 import json
+import shlex
 from collections.abc import Generator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -70,7 +71,8 @@ class Status:
             return ""  # its reporter is at it, without this command
         if self.untold:
             why = f" ({self.problem})" if self.problem else ""
-            return f"MLflow has not been told {self.untold} events{why}; tell it with `gradus sync {self.run}`"
+            telling = f"`gradus sync {shlex.quote(self.run)}`"
+            return f"MLflow has not been told {self.untold} events{why}; tell it with {telling}"
         if self.refused:
             return f"MLflow refused {self.refused} events of {self.run}: {self.reason}"
         return ""

@@ -72,6 +72,7 @@ COMMANDS = [
     (("plan", "--problems", "nowhere.jsonl", "--tokens", "9"), "nowhere.jsonl is neither a file nor an artifact"),
     (("plan", *PROBLEMS, "--tokens", "9", "--out", "x.csv"), "--out x.csv ends in .csv; give .parquet or .jsonl"),
     (("plan", *PROBLEMS, "--tokens", "inf"), "--tokens inf is no number of tokens"),
+    (("browse", "my run"), "`gradus report 'my run'` writes a page"),
     (("bisect", "demo", "--with", "none/labels.jsonl"), "--with none/labels.jsonl: there is no folder none"),
     (("serve", "--notify", "ftp://hooks.example.com"), "--notify needs the address of a webhook"),
     (("serve", "--notify", "http://h:port"), "--notify needs the address of a webhook"),

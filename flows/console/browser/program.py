@@ -1,5 +1,6 @@
 """Browse a run, or the rows of one artifact: a list, and a row whole."""
 
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
@@ -92,8 +93,9 @@ def browse_run(home: Home, run: str, say: Callable[[str], None], on_damage: OnDa
     """
     is_artifact = bool(REFERENCE.fullmatch(run))
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        name = shlex.quote(run)
         instead = (
-            f"`gradus show {run}` prints its first rows" if is_artifact else f"`gradus report {run}` writes a page"
+            f"`gradus show {name}` prints its first rows" if is_artifact else f"`gradus report {name}` writes a page"
         )
         if run.endswith(LABELS):
             instead = HOW

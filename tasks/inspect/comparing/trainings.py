@@ -3,6 +3,7 @@
 A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +72,9 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     standing = brief(folder, on_damage)
     if standing["status"] != "finished":
         why = standing["error"] or f"it is {standing['status']}"
-        raise BadInputError(f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {folder.name}")
+        raise BadInputError(
+            f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {shlex.quote(folder.name)}"
+        )
     done = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
     last = max((row["start"] for row in done), default=0)
     of_last = [row for row in done if row["start"] == last]
@@ -80,7 +83,7 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     if not {0, max((row["round"] for row in stages), default=0)} <= set(evaluations):
         raise BadInputError(
             f"run {folder.name} has no evaluation after its last round",
-            hint=f"evaluate it: gradus train {folder.name}",
+            hint=f"evaluate it: gradus train {shlex.quote(folder.name)}",
         )
     return Training(folder.name, settings.get("seed", 0), store, evaluations, stages)
 

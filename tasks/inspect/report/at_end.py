@@ -1,6 +1,7 @@
 """The report at the end of a training: written by a process of its own, so that no failure of it is the training's."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -41,4 +42,4 @@ def write_at_end(home: Path, folder: Path, status: Status | None = None, error: 
         why = f"it took longer than {LIMIT_S:.0f} s"
     except OSError as failure:
         why = in_words(failure).message
-    return f"the report was not written: {why}; try `gradus report {folder.name}`" if why else ""
+    return f"the report was not written: {why}; try `gradus report {shlex.quote(folder.name)}`" if why else ""

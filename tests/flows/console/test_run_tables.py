@@ -3,13 +3,16 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gradus.data.errors import CorruptArtifactError
 from gradus.flows.console.agreement_tables import render_bisected
 from gradus.flows.console.run_tables import render_run_story, render_runs
 from gradus.tasks.formats import size
+from gradus.tasks.runs.history import of_run
 from tests.conftest import TESTS_PATH, seen_on_a_terminal
 
 DIGEST = "0123456789abcdef" * 2
@@ -137,3 +140,8 @@ def test_a_status_is_coloured_on_a_terminal_and_neither_in_a_pipe_nor_without_co
 def test_a_file_of_labels_with_a_space_in_its_name_can_be_opened_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
     render_bisected({"run": "demo", "found": None, "labels": "/home/a user/labels.jsonl", "to_label": 2})
     assert "`gradus browse '/home/a user/labels.jsonl'` asks for them" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_next_step_of_a_run_with_a_space_in_its_name_can_be_repeated_as_printed() -> None:
+    damage = of_run(CorruptArtifactError("it is damaged"), Path("gone"), "my run", "train")
+    assert damage.hint == "`gradus train 'my run'` computes it again"
