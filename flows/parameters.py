@@ -6,6 +6,7 @@ Completion at the Tab key lists folders alone.
 """
 
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -120,6 +121,12 @@ class Named(Protocol):
 def named(value: Input | Named) -> str:
     """Return an input, or the name of a run, as text."""
     return str(os.fspath(value)) if isinstance(value, str | os.PathLike) else value.name
+
+
+def check_finite(option: str, value: float | None) -> None:
+    """Raise UsageError for an option whose number is infinite, or none."""
+    if value is not None and not math.isfinite(value):
+        raise UsageError(f"{option} {value} is not a finite number", hint="give one such as 0.5")
 
 
 class Taken(NamedTuple):

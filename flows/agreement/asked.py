@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from gradus.data.errors import UsageError
-from gradus.flows.parameters import Input, Named, Taken, named, runs
+from gradus.flows.parameters import Input, Named, Taken, check_finite, named, runs
 
 AT = Taken("a reward without a verdict of its own counts as right from this value on")
 
@@ -46,6 +46,7 @@ def agree_asked(
         raise UsageError(
             "there are no rollouts to judge", hint="name a run or rollouts: --rollouts RUN (`gradus runs`)"
         )
+    check_finite("--at", at)
     if together and len(names) > 1:
         raise UsageError("--together compares with the rewards of one run", hint="name one: --rollouts RUN")
     return AgreeAsked(tuple(rewards), tuple(dict.fromkeys(names)), named(problems), at, together)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from gradus.data.errors import UsageError, shortened
 from gradus.flows.agreement.asked import AT
-from gradus.flows.parameters import KNOWN_RUN, Named, Taken, named
+from gradus.flows.parameters import KNOWN_RUN, Named, Taken, check_finite, named
 from gradus.tasks.inspect.agreement.labels import LABELS
 
 
@@ -37,6 +37,7 @@ def bisect_asked(
     """Return the arguments of a bisection; UsageError if there is no auditor, or no folder for the labels."""
     if not auditor:
         raise UsageError("there is no auditor", hint="name a reward or a file: --with math, --with labels.jsonl")
+    check_finite("--at", at)
     labels = Path(auditor) if isinstance(auditor, str) and auditor.endswith(LABELS) else None
     if labels is not None and not labels.absolute().parent.is_dir():
         raise UsageError(f"--with {shortened(str(labels))}: there is no folder {labels.parent}", hint="make it first")

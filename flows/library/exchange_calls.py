@@ -8,7 +8,7 @@ from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.flows.library.calling import call, run_flow
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
-from gradus.flows.parameters import Input, Taken, artifacts, named, runs
+from gradus.flows.parameters import Input, Taken, artifacts, check_finite, named, runs
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, check_table, full_name
 
@@ -137,6 +137,8 @@ def import_rollouts(
     texts = {"tokenizer": tokenizer, "policy": policy, "problems": problems, "out": out}
     inputs = {name: None if value is None else named(value) for name, value in texts.items()}
     model, sampler, asked, place = inputs.values()
+    for option, number in (("--correct-at", correct_at), ("--temperature", temperature)):
+        check_finite(option, number)
     check_source(Path(files), system, Path(model) if model else None, sampler, given, asked)
     check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
     if place is not None:
