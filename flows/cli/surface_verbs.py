@@ -13,7 +13,7 @@ from gradus.flows import parameters
 from gradus.flows.cli.options import AsJson, Partial, damage, shown
 from gradus.flows.console.output import answer, aside
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import check_input, check_table
+from gradus.tasks.preflight.checks import check_input, check_no_input, check_table
 
 SIZES = (4, 8, 16, 32)
 """Samples of a group among which a plan chooses."""
@@ -105,6 +105,7 @@ def plan(
         raise UsageError(f"--tokens {tokens} is no number of tokens", hint="give one such as 2e6")
     if out is not None:
         check_table(out, kinds=(".parquet", ".jsonl"))
+        check_no_input(str(out), (problems,))
     check_input(home.lake, problems, "problems")
     with damage(partial) as on_damage:
         table = problems_named(Store(home.lake), problems)

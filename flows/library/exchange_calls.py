@@ -10,7 +10,7 @@ from gradus.flows.library.results import Run
 from gradus.flows.library.texts import mapping
 from gradus.flows.parameters import Input, Taken, artifacts, check_finite, named, runs
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_out, check_table, full_name
+from gradus.tasks.preflight.checks import REFERENCE, check_inputs, check_no_input, check_out, check_table, full_name
 
 if TYPE_CHECKING:
     from gradus.flows.exchange import Imported
@@ -143,5 +143,6 @@ def import_rollouts(
     check_inputs(Home.from_environment().lake, policy=sampler, problems=asked)
     if place is not None:
         check_table(Path(place), kinds=(".parquet", ".jsonl"))
+        check_no_input(place, (files, asked))
     rewards = {"temperature": temperature, "correct_at": correct_at}
     return run_flow("exchange:import_rollouts", source=files, system=system, columns=given, **inputs, **rewards)

@@ -24,7 +24,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
-from gradus.tasks.preflight.checks import check_input, check_inputs, check_out, check_stage
+from gradus.tasks.preflight.checks import check_input, check_inputs, check_no_input, check_out, check_stage
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 _COMPONENTS = """
@@ -59,6 +59,8 @@ def computed(stage: Stage, given: Mapping[str, Any]) -> Artifact:
     """Compute a stage: `given` holds its inputs and shorts by name, beside `set`, `seed` and `out`."""
     inputs = {role.name: _several(given[role.name]) for role in stage.roles if given[role.name] is not None}
     check_out(copy := None if given["out"] is None else named(given["out"]))
+    if copy is not None:
+        check_no_input(copy, (text for texts in inputs.values() for text in texts))
     checked = _measured if stage.name in MEASURING else _configured
     settings = checked(stage, given, inputs)
     texts = {r.name: inputs[r.name] if r.many else inputs[r.name][0] for r in stage.roles if r.name in inputs}

@@ -153,6 +153,13 @@ def check_out(out: str | None) -> None:
     manifest_of_copy(path)
 
 
+def check_no_input(out: str, inputs: Iterable[str | None]) -> None:
+    """Raise UsageError for an --out that is a file which the command reads: writing would replace it."""
+    path = Path(out)
+    if path.is_file() and any(text and Path(text).is_file() and path.samefile(text) for text in inputs):
+        raise UsageError(f"--out {shortened(out)} is an input, and would be replaced", hint="give another path")
+
+
 def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".parquet", ".csv")) -> None:
     """Raise UsageError for a path that no table of some kinds can be written to."""
     if path.suffix not in kinds:
