@@ -2,10 +2,10 @@
 
 Counted are the policy's own answers that have a verdict, are there to be learned from, and were sampled above
 temperature 0 from the problem's own prompt, with or without a hint; not those that continue a stored rollout or take
-it up again. Rollouts that several scores judge count once, as solved if most of them say so; so do those of which an
-artifact holds a copy, as a bisection makes it. Rollouts of an unknown policy, such as imported ones, are of a policy
-named by their artifact. The share of a hint is the length of its text
-over that of the worked solution, in twentieths; without a solution that which the table of hints says.
+it up again. Rollouts that several scores judge count once, as solved if at least half of them say so; so do those of
+which an artifact holds a copy, as a bisection makes it. Rollouts of an unknown policy, such as imported ones, are of a
+policy named by their artifact. The share of a hint is the length of its text over that of the worked solution, in
+twentieths; without a solution that which the table of hints says.
 """
 
 from collections.abc import Callable

@@ -11,6 +11,7 @@ import psutil
 
 from tests import servers
 from tests.e2e.conftest import RECIPE, Program
+from tests.patience import until
 
 Undisturbed = tuple[Program, dict[str, Any]]
 
@@ -103,10 +104,19 @@ def test_a_process_killed_anywhere_costs_nothing_that_was_finished_and_takes_its
 
 
 def kill_the_flow_from_outside(program: Program) -> None:
-    """Train until rollouts are written, and kill -9 the command; no worker may survive it."""
+    """Train until rollouts are written, and kill -9 the command within a stage; no worker may survive it."""
     program.reports = True
     process = program.start("train", str(RECIPE), "--json")
     program.wait_for("rollouts/*/part-*.parquet")
+
+    def stopped_within_a_stage() -> bool:
+        process.send_signal(signal.SIGSTOP)
+        within = program.events()[-1]["event"] == "stage_started"
+        if not within:
+            process.send_signal(signal.SIGCONT)
+        return within
+
+    until(stopped_within_a_stage, 60, 0.05)
     workers = workers_of(process.pid)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
