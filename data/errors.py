@@ -124,7 +124,10 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
     if isinstance(error, MemoryError):
         return GradusError("there is not enough memory", hint="use less at once, or a machine with more")
     lines = _NUMBERED.sub("", _KIND.sub("", str(error))).strip().splitlines()
-    text = lines[0][:300] if lines else _without_text(error)
+    cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    if not lines and cause is not None:
+        return in_words(cause, place)
+    text = lines[0][:300] if lines else f"something failed without saying why ({type(error).__name__})"
     if isinstance(error, OSError):
         found = _NUMBERED.search(str(error))
         number = error.errno or (int(found[1] or found[2]) if found else 0)
@@ -136,14 +139,6 @@ def in_words(error: BaseException, place: str = "a file") -> GradusError:
         if error.strerror and names:
             text = f"{error.strerror}: {' or '.join(names)}"
     return GradusError(text)
-
-
-def _without_text(error: BaseException) -> str:
-    """Return the first line of the error that this one came of, or the name of its type."""
-    cause = error.__cause__ or error.__context__
-    if cause is not None and (words := str(cause).strip().splitlines()):
-        return words[0][:300]
-    return f"something failed without saying why ({type(error).__name__})"
 
 
 def sentence(message: str, hint: str = "") -> str:

@@ -88,5 +88,9 @@ def test_other_errors_lose_the_name_of_their_type(error: Exception, said: str) -
 
 def test_an_error_without_words_has_those_of_its_cause() -> None:
     with pytest.raises(RuntimeError) as found:
-        raise RuntimeError from ConnectionError("the peer is gone\nat 4200")
-    assert in_words(found.value).message == "the peer is gone"
+        raise RuntimeError from raised(errno.EACCES, "/a")
+    assert in_words(found.value).message == "there is no permission for /a"
+    found.value.__cause__ = None
+    found.value.__suppress_context__ = True  # as `from None` does
+    found.value.__context__ = ValueError("of another matter")
+    assert in_words(found.value).message == "something failed without saying why (RuntimeError)"
