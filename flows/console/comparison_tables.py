@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from gradus.flows.console.output import fields, line, notes, table
 from gradus.tasks.formats import count, interval, points, rate, share, span
-from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Tuning
+from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Judged, Tuning
 from gradus.tasks.inspect.comparing.report import letters
 
 
@@ -49,6 +49,8 @@ def render_comparison(result: Comparison) -> None:
         table("settings that differ", ("setting", *letter.values()), differing)
     if "tuning" in result:
         _tuning(result["tuning"])
+    for each in result["gains"]:
+        line(_judged(each, letter, result["margin"]) + ")")
     for each in result["differences"]:
         line(_sentence(each, letter, result["margin"]))
     notes(result["remarks"])
@@ -88,8 +90,9 @@ def _tuning(tuning: Tuning) -> None:
 def _below(result: Comparison) -> dict[str, object]:
     found: dict[str, object] = {"budget": result["budget"]} if result["budget"] else {}
     found |= {"seeds": result["seeds"], "problems": result["problems"]}
+    found["margin"] = f"{100 * result['margin']:g} points"
     if result["differences"]:
-        found |= {"margin": f"{100 * result['margin']:g} points", "start": f"{result['start']} for all methods"}
+        found["start"] = f"{result['start']} for all methods"
     plan = result["plan"]
     if plan:
         when = "before the first token" if plan["before_first_token"] else "after tokens had been sampled"
@@ -98,18 +101,23 @@ def _below(result: Comparison) -> dict[str, object]:
 
 
 def _sentence(each: Difference, letter: Mapping[str, str], margin: float) -> str:
-    method, than = letter[each["method"]], letter[each["than"]]
+    spent = " and ".join(f"{count(s['tokens'])} tokens in {count(s['seconds'])} s" for s in each["sides"])
+    says = _judged(each, letter, margin)
+    return f"{says}), at {spent}, {share(each['shared_tokens'], 0)} of them shared"
+
+
+def _judged(each: Judged, letter: Mapping[str, str], margin: float) -> str:
+    """Return the verdict with its figures, without the closing bracket."""
+    method, than = letter[each["method"]], letter.get(each["than"], START)
     text = f"{interval(each['difference'], points)} points of pass@1"
     least = f"smallest detectable difference {points(each['detectable'], sign=False)}"
     match each["verdict"]:
         case "undecided":
-            says = f"{method} against {than}: undecided ({text}; {least}"
+            return f"{method} against {than}: undecided ({text}; {least}"
         case "equivalent":
-            says = f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
+            return f"{method} and {than} are equivalent within {100 * margin:g} points ({text}"
         case verdict:
-            says = f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
-    spent = " and ".join(f"{count(s['tokens'])} tokens in {count(s['seconds'])} s" for s in each["sides"])
-    return f"{says}), at {spent}, {share(each['shared_tokens'], 0)} of them shared"
+            return f"{method} is {verdict} than {than} ({text}; p {each['p_different']:.2g}"
 
 
 def _cost(cost: Cost | None) -> str:

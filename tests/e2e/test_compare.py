@@ -104,6 +104,7 @@ def test_figures_are_those_of_the_evaluations(compared: tuple[Program, dict[str,
         rates.append(np.mean(means))
         assert method["after"]["value"] == pytest.approx(np.mean(means))
         assert method["gain"]["value"] == pytest.approx(np.mean(means) - method["before"]["value"])
+    assert [each["difference"] for each in found["gains"]] == [method["gain"] for method in found["methods"]]
     assert found["differences"][0]["difference"]["value"] == pytest.approx(rates[1] - rates[0])
     assert sum(band["problems"] for band in found["by_difficulty"]) == found["problems"]
 
@@ -231,12 +232,15 @@ def test_the_functions_find_what_the_verbs_do_and_refuse_what_they_refuse(
             gradus.compare(**wrong)
 
 
-def test_one_recipe_with_several_seeds_has_its_figures_alone(compared: tuple[Program, dict[str, Any]]) -> None:
+def test_one_recipe_with_several_seeds_is_judged_against_its_start(
+    compared: tuple[Program, dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
     program, found = compared
     alone = compared_runs(Home(program.home), found["methods"][0]["runs"], Terms())
     assert alone["methods"][0]["after"] == found["methods"][0]["after"]
     assert (alone["differences"], alone["seeds"], len(alone["methods"])) == ([], 2, 1)
     render_comparison(alone)
+    assert "A against its start: undecided" in capsys.readouterr().out
     plot(alone, program.home / "alone.png")
 
 

@@ -4,6 +4,7 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 from gradus.data.records import Figure
 
+START = "its start"
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
 Fields = dict[str, Any]
 """An object whose keys are named where it stands."""
@@ -37,8 +38,8 @@ class MethodFigures(Cost):
     """round, tokens sampled by then (mean over seeds) and pass_at_1; of rounds that every seed was evaluated after."""
 
 
-class Difference(TypedDict):
-    """The pass@1 of one method less that of another, paired by problem and seed, and what follows from it.
+class Judged(TypedDict):
+    """The pass@1 of one method less that of another or of its own start, paired by problem and seed, and its verdict.
 
     The interval is that of the pair alone, 95 %; p values are adjusted for all pairs. `detectable` is the smallest
     difference that the data detect with a chance of 80 %, at the level of all pairs.
@@ -52,6 +53,11 @@ class Difference(TypedDict):
     p_equivalent: float
     detectable: float
     verdict: Verdict
+
+
+class Difference(Judged):
+    """The difference of two methods, with what both spent."""
+
     sides: list[Fields]
     """method, tokens and seconds of a training of either."""
     shared_tokens: float
@@ -95,6 +101,8 @@ class Comparison(TypedDict):
     settings: list[Fields]
     """setting and its values by method, of those that are not the same for all."""
     methods: list[MethodFigures]
+    gains: list[Judged]
+    """Each method against START, its own pass@1 before training."""
     differences: list[Difference]
     by_difficulty: list[Fields]
     """band, problems, pass@1 before, and by method pass_at_1 and wins: at how many problems it alone is the best."""

@@ -48,7 +48,7 @@ def keep_comparison(found: Comparison, folder: Path) -> None:
         }
         for method in found["methods"]
     ]
-    differences = [{**each, **each["difference"]} for each in found["differences"]]
+    differences = [{**each, **each["difference"]} for each in (*found["gains"], *found["differences"])]
     replace_file(folder / METHODS_TABLE, _table(_METHOD, methods))
     replace_file(folder / DIFFERENCES_TABLE, _table(_DIFFERENCE, differences))
     replace_file(folder / COMPARISON, json.dumps(found, indent=1))

@@ -23,7 +23,7 @@ from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.evaluate import MARGIN
 from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, num_clusters, remarks_on, units
-from gradus.tasks.inspect.comparing.figures import Comparison, Cost, Difference, Fields, MethodFigures, PlanNote
+from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Fields, MethodFigures, PlanNote
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
@@ -97,6 +97,9 @@ def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str]
             _figures(name, each, before[name], after[name], cluster, _curve(each, ids, judged, cluster))
             for name, each in methods.items()
         ],
+        "gains": judge_pairs(
+            [(name, START, units(after[name] - before[name], cluster)) for name in methods], terms.margin
+        ),
         "differences": differences,
         "by_difficulty": by_difficulty(start_n, start_k, after),
         "remarks": [*said, *too_narrow(differences, terms.margin, planned)],
@@ -112,10 +115,14 @@ def _differences(
     pairs = list(combinations(methods, 2))
     values = [units(after[name][:seeds] - after[than][:seeds], cluster) for than, name in pairs]
     found = judge_pairs([(name, than, each) for (than, name), each in zip(pairs, values, strict=True)], margin, planned)
-    for each, (than, name) in zip(found, pairs, strict=True):
-        each["sides"] = [{"method": side, **cost_of(methods[side])} for side in (name, than)]
-        each["shared_tokens"] = _shared_tokens(methods[name][:seeds], methods[than][:seeds])
-    return found
+    return [
+        {
+            **each,
+            "sides": [{"method": side, **cost_of(methods[side])} for side in (name, than)],
+            "shared_tokens": _shared_tokens(methods[name][:seeds], methods[than][:seeds]),
+        }
+        for each, (than, name) in zip(found, pairs, strict=True)
+    ]
 
 
 def cost_of(trainings: Sequence[Training]) -> Cost:

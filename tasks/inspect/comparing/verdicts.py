@@ -12,12 +12,10 @@ import numpy as np
 
 from gradus.data.arrays import Floats
 from gradus.data.intervals import LEVEL, detectable, holm, mean_of
-from gradus.tasks.inspect.comparing.figures import Difference, Verdict
+from gradus.tasks.inspect.comparing.figures import Judged, Verdict
 
 
-def judge_pairs(
-    pairs: Sequence[tuple[str, str, Floats]], margin: float, planned: float | None = None
-) -> list[Difference]:
+def judge_pairs(pairs: Sequence[tuple[str, str, Floats]], margin: float, planned: float | None = None) -> list[Judged]:
     """Judge pairs (method, than, (S, P) differences of pass rates); `planned` is the difference planned to detect.
 
     Without a measured plan, each pair's own smallest detectable difference decides what may be called equivalent.
@@ -27,7 +25,7 @@ def judge_pairs(
     means = [mean_of(values) for _, _, values in pairs]
     different = holm(np.array([mean.p_different() for mean in means])).tolist()
     equivalent = holm(np.array([mean.p_equivalent(margin) for mean in means])).tolist()
-    found: list[Difference] = []
+    found: list[Judged] = []
     for (method, than, values), mean, p, q in zip(pairs, means, different, equivalent, strict=True):
         least = detectable(mean.error, mean.freedom, LEVEL / len(pairs))
         verdict: Verdict = "undecided"
@@ -45,14 +43,12 @@ def judge_pairs(
                 "p_equivalent": q,
                 "detectable": least,
                 "verdict": verdict,
-                "sides": [],
-                "shared_tokens": 0.0,
             }
         )
     return found
 
 
-def too_narrow(found: Sequence[Difference], margin: float, planned: float | None = None) -> list[str]:
+def too_narrow(found: Sequence[Judged], margin: float, planned: float | None = None) -> list[str]:
     """Remark on a margin at which nothing can be called equivalent."""
     least = [planned] if planned is not None else [each["detectable"] for each in found]
     if not least or margin >= max(least):

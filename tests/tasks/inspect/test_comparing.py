@@ -13,7 +13,8 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.inspect.comparing.figures import Comparison
+from gradus.flows.console.comparison_tables import render_comparison
+from gradus.tasks.inspect.comparing.figures import START, Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison, plot
 from gradus.tasks.inspect.comparing.planning import known_of
 from gradus.tasks.inspect.comparing.report import Terms, compare
@@ -127,6 +128,27 @@ def test_a_difference_at_every_problem_is_one(place: Place) -> None:
     assert difference["difference"]["value"] == pytest.approx(0.875)
 
 
+def test_a_gain_is_judged_as_a_difference_is(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """By hand: four problems that gain 1, 3/4, 1 and 3/4; the floor of the error is 3.841 / 7.841 / 3.182 = 0.1539.
+
+    t = 0.875 / 0.1539 = 5.684 with 3 degrees of freedom; its two tails are 0.0108, twice that for two methods (Holm).
+    """
+    none = [0, 0, 0, 0]
+    gained = [place.training("gained", [4, 3, 4, 3], before=none)]
+    (gain,) = compare({"gained": gained})["gains"]
+    assert (gain["method"], gain["than"], gain["verdict"]) == ("gained", "its start", "better")
+    assert (gain["difference"]["value"], gain["by_seed"]) == (0.875, [0.875])
+    assert gain["p_different"] == pytest.approx(0.0108, abs=1e-4)
+    lost = [place.training("lost", none, before=[4, 3, 4, 3])]
+    both = compare({"gained": gained, "lost": lost})
+    assert [each["verdict"] for each in both["gains"]] == ["better", "worse"]
+    assert [each["p_different"] for each in both["gains"]] == pytest.approx([2 * gain["p_different"]] * 2)
+    render_comparison(both)
+    said = " ".join(capsys.readouterr().out.split())
+    assert "A is better than its start (+87.5 " in said
+    assert "B is worse than its start (-87.5 " in said
+
+
 def test_wins_are_told_by_difficulty(found: Comparison) -> None:
     assert [(b["band"], b["problems"], b["wins"]) for b in found["by_difficulty"]] == [
         ("never solved", 1, {"same": 0, "better": 1}),
@@ -219,8 +241,8 @@ def test_a_comparison_is_kept_as_whole_tables_that_repeat(found: Comparison, tmp
     assert (same["method"], same["value"], same["gain_value"], same["runs"]) == ("same", 0.625, 0.0, "same0, same1")
     assert (better["method"], better["value"], better["gain_value"]) == ("better", 1.0, 0.375)
     table = json.loads(first[DIFFERENCES_TABLE])
-    (row,) = table["data"]
-    difference = dict(zip(table["columns"], row, strict=True))
+    assert [row[:2] for row in table["data"]] == [["same", START], ["better", START], ["better", "same"]]
+    difference = dict(zip(table["columns"], table["data"][2], strict=True))
     assert (difference["method"], difference["than"], difference["value"]) == ("better", "same", 0.375)
     assert (difference["verdict"], same["by_seed"]) == ("undecided", "0.6250, 0.6250")
     assert json.loads(first[COMPARISON]) == found
