@@ -23,7 +23,7 @@ from gradus.models.judging.folders import make_folder
 from gradus.models.processes.child import Child
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
-from gradus.models.sandbox import confined
+from gradus.models.sandbox import Group, confined, group_of
 
 _HIDDEN = "***"
 _MIN_CHARS = 4
@@ -119,8 +119,10 @@ class JudgeProcess(Child):
         self.in_flight: deque[Chunk] = deque()
         self._mask = Mask(spec.variables)
         self.folder = make_folder()
+        command = _command(spec)
+        self._group = group_of(MEMORY_BYTES) if spec.isolated else Group()
         super().__init__(
-            _command(spec),
+            self._group.entered_by(command),
             env=_environment(spec.variables),
             output=subprocess.PIPE if log else subprocess.DEVNULL,
             errors=subprocess.STDOUT,
@@ -159,8 +161,9 @@ class JudgeProcess(Child):
         return index
 
     def end(self) -> int:
-        """End the judge and all it started, and remove its folder; return its exit code."""
+        """End the judge and all it started, and remove its folder and its group; return its exit code."""
         code = super().end()
+        self._group.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         return code
 

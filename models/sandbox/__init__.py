@@ -1,7 +1,8 @@
 """Programs of a model, run where they can reach nothing."""
 
+from gradus.models.sandbox.groups import Group
 from gradus.models.sandbox.inside.cell import SEARCHED
-from gradus.models.sandbox.isolation import available_backend, confined
+from gradus.models.sandbox.isolation import available_backend, confined, group_of
 from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError
 from gradus.models.sandbox.sandbox import (
     Answered,
@@ -20,6 +21,7 @@ __all__ = [
     "Answered",
     "Cell",
     "CellLostError",
+    "Group",
     "Limits",
     "Program",
     "Ran",
@@ -27,5 +29,6 @@ __all__ = [
     "SandboxUnavailableError",
     "available_backend",
     "confined",
+    "group_of",
     "run_tests",
 ]

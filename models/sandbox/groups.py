@@ -1,4 +1,4 @@
-"""Control groups of the kernel: a hard bound on the memory and the processes of one sandbox, all its cells together.
+"""Control groups of the kernel: a hard bound on memory and processes of a sandbox, its cells together, or of a judge.
 
 The watchdog of a cell looks at intervals, and at the pages of its processes. A group counts whatever is allocated, the
 kernel's memory for pipes, sockets, page tables and files too. A machine without one has watchdog and rlimits alone.
@@ -17,7 +17,7 @@ _SHELL = "/bin/sh"
 _ENTER = 'until [ "$1" = -- ]; do { echo $$ > "$1/cgroup.procs"; } 2>/dev/null; shift; done; shift; exec "$@"'
 """Enters each group before --, where it can, and becomes the command behind."""
 _REMOVED_WITHIN_S = 2.0
-_OWN_BYTES = 512 * 1024**2
+OWN_BYTES = 512 * 1024**2
 """The sandbox's own processes, with what they hold of input and output, and the kernel's memory for all."""
 _OWN_PROCESSES = 32
 """The first process, and two for each of six cells (in use, ready, ending), rounded up."""
@@ -29,7 +29,7 @@ def bounds(limits: Mapping[str, int]) -> tuple[int, int]:
     These are a program (built or run), its tests, and the files of both; twice, since those before may still be ending.
     """
     memory_bytes = 2 * (limits["build"] + limits["memory"] + 4 * limits["disk"])  # /tmp and /dev/shm of both
-    return memory_bytes + _OWN_BYTES, 4 * (limits["processes"] + limits["own_processes"]) + _OWN_PROCESSES
+    return memory_bytes + OWN_BYTES, 4 * (limits["processes"] + limits["own_processes"]) + _OWN_PROCESSES
 
 
 class Group:
@@ -57,7 +57,7 @@ class Group:
         self.folders = left
 
 
-def made(limits: Mapping[str, int]) -> Group:
+def made(memory_bytes: int, num_processes: int) -> Group:
     """Return a new group, without folders if the machine allows none; those whose owner was killed are removed."""
     name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     group = Group()
@@ -69,7 +69,7 @@ def made(limits: Mapping[str, int]) -> Group:
                     _removed(left)
             (place / name).mkdir()
             group.folders = [*group.folders, place / name]
-            _bound(place / name, *bounds(limits))
+            _bound(place / name, memory_bytes, num_processes)
     except (OSError, ValueError):
         group.remove()
     return group

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gradus
+from gradus.models.sandbox.groups import OWN_BYTES, Group, made
 from gradus.models.sandbox.inside.cell import SCRATCH
 from gradus.models.sandbox.launchers import (
     BWRAP,
@@ -20,6 +21,8 @@ from gradus.models.sandbox.sandbox import Sandbox
 
 _DISK_BYTES = 1024**3
 """Files that such a command may write, in memory."""
+_NUM_PROCESSES = 256
+"""Processes and threads of such a command at one time, where a control group can be made."""
 
 
 @functools.cache
@@ -27,6 +30,11 @@ def available_backend() -> str:
     """Return the name of the backend that works on this machine; SandboxUnavailableError if none does."""
     with Sandbox() as sandbox:
         return sandbox.backend
+
+
+def group_of(memory_bytes: int) -> Group:
+    """Return a control group for a confined command whose memory may be `memory_bytes`, without its files."""
+    return made(memory_bytes + _DISK_BYTES + OWN_BYTES, _NUM_PROCESSES)
 
 
 def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:

@@ -68,7 +68,7 @@ class Namespaces:
     def __init__(self, python: str, folders: Sequence[str], limits: Mapping[str, int]) -> None:
         self._control, theirs = socket.socketpair()
         self._control.settimeout(START_LIMIT_S)
-        self._group = groups.made(limits)
+        self._group = groups.made(*groups.bounds(limits))
         config = json.dumps({"folders": folders, "limits": limits})
         with theirs:
             command = [*entering(python, "zygote"), str(theirs.fileno()), config]
@@ -109,7 +109,7 @@ class Bubblewrap:
         if program is None:
             raise SandboxUnavailableError(f"{self.name}: bwrap is not installed")
         self._python, self._limits = python, limits
-        self._group = groups.made(limits)
+        self._group = groups.made(*groups.bounds(limits))
         self._started: list[subprocess.Popen[bytes]] = []
         code = f"/.code/{_MODULE.replace('.', '/')}"
         self._command = [

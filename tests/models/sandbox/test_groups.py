@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -12,12 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 
+from gradus.models.judging.pool import JudgePool
+from gradus.models.judging.process import MEMORY_BYTES
+from gradus.models.rewards import resolve
 from gradus.models.sandbox import CellLostError, Program, Ran, Sandbox, SandboxUnavailableError, groups, launchers
 from tests.conftest import TESTS_PATH
 from tests.patience import until
 from tests.sandboxes import MIB, needs_sandbox, only
 
 LIMITS = {"build": 64 * MIB, "memory": 32 * MIB, "disk": MIB, "processes": 4, "own_processes": 8}
+V1_LIMIT = "memory.limit_in_bytes"
 UNSEEN = """
     import mmap
     held = mmap.mmap(-1, 1 << 42, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, prot=mmap.PROT_READ)
@@ -27,7 +32,7 @@ UNSEEN = """
 
 
 def _has_groups() -> bool:
-    made = groups.made(LIMITS)
+    made = groups.made(*groups.bounds(LIMITS))
     has = bool(made.folders)
     made.remove()
     return has
@@ -170,7 +175,7 @@ def test_the_group_of_an_owner_that_was_killed_is_removed_by_the_next_one(backen
     psutil.wait_procs(family, timeout=10)
     deadline = time.monotonic() + 10
     while any(path.exists() for path in left) and time.monotonic() < deadline:
-        groups.made(LIMITS).remove()
+        groups.made(*groups.bounds(LIMITS)).remove()
     assert not any(path.exists() for path in left)
     assert all(path.is_dir() for path in folders(sandbox))
 
@@ -194,6 +199,45 @@ def test_without_a_group_programs_run_and_end_as_before(
             assert not program.run(limit_s=5.0).ok
         with sandbox.open(Program("import time\ntime.sleep(60)")) as program:
             assert program.run(limit_s=0.3).ended == "time"
+
+
+FORKS = """
+import os, signal, time
+
+def right(rows):
+    children = []
+    try:
+        while any(row["completion"] == "fork" for row in rows) and len(children) < 2000:
+            children.append(os.fork())
+            if children[-1] == 0:
+                time.sleep(60)
+    except BlockingIOError:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+        raise RuntimeError(f"{len(children)} children")
+    return [1.0 for _ in rows]
+"""
+
+
+@needs_sandbox
+@needs_groups
+def test_an_isolated_reward_that_forks_is_bounded_by_the_group_of_its_judge(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(FORKS)
+    rows = [{"completion": text, "answer": None} for text in ("a", "fork", "b")]
+    with JudgePool(resolve(f"{tmp_path}/mine.py:right", {}, isolated=True), num_workers=1) as pool:
+        first, bomb, last = (judged.verdict for judged in pool.judge(rows))
+        (judge,) = pool._judges
+        held = list(judge._group.folders)
+        assert judge._group.holds(judge.pid)
+        (limit,) = [path for at in held for path in at.glob("memory.*") if path.name in ("memory.max", V1_LIMIT)]
+        assert MEMORY_BYTES <= int(limit.read_text()) < MEMORY_BYTES + 2048 * MIB
+    assert (first.value, last.value) == (1.0, 1.0)
+    said = re.search(r"(\d+) children", bomb.error or "")
+    assert said
+    assert 100 < int(said[1]) < 256
+    assert held
+    assert [each for each in held if each.exists()] == []
 
 
 def test_a_group_that_cannot_be_entered_keeps_no_command_from_its_work(tmp_path: Path) -> None:
