@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from gradus.data.errors import UsageError
-from gradus.data.nearest import did_you_mean
 from gradus.flows import parameters
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
@@ -256,18 +255,16 @@ def methods(
 
 
 def settings(
-    stage: Annotated[str, typer.Argument(help="the stage", autocompletion=parameters.stages)] = "",
+    of: Annotated[
+        str, typer.Argument(help="a stage, or a key of a recipe such as phase", autocompletion=parameters.stages)
+    ] = "",
     as_json: AsJson = False,
 ) -> None:
-    """List the settings of the stages, or of one, with type, default and text."""
+    """List the settings of a recipe and of the stages, or of one, with type, default and text."""
     from gradus.flows.console.methods_table import render_settings
-    from gradus.tasks.inspect.catalogue import catalogue
+    from gradus.flows.recipe.method_list import listed_settings
 
-    stages = catalogue()["stage"]
-    if stage and stage not in stages:
-        hint = did_you_mean(stage, list(stages), f"the stages are {', '.join(stages)}")
-        raise UsageError(f"there is no stage {stage!r}", hint=hint)
-    answer({stage: stages[stage]} if stage else stages, as_json, render_settings)
+    answer(listed_settings(of), as_json, render_settings)
 
 
 def new(

@@ -11,11 +11,12 @@ from typing import Any, cast
 from gradus.components import Kind
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.schedules import KEY, is_schedule
 from gradus.flows.recipe.overlays import Method, find_overlays, overlay_files
-from gradus.tasks.inspect.catalogue import Component, catalogue, kind_of
+from gradus.tasks.inspect.catalogue import Component, Setting, catalogue, kind_of, settings_of
 
-METHOD = "method"
+METHOD, RECIPE = "method", "recipe"
 
 
 Facts = Mapping[str, Mapping[str, Component | Method]]
@@ -51,6 +52,27 @@ def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
     for each, name, facts in found:
         chosen.setdefault(each, {})[name] = facts
     return chosen
+
+
+def listed_settings(of: str = "") -> dict[str, Component]:
+    """Return the settings of a recipe that are no stage's (RECIPE) and of each stage; of one of them, or of one key.
+
+    Raise UsageError if there is none of this name.
+    """
+    stages = catalogue()["stage"]
+    settings = settings_of(Recipe).items()
+    inner = {key: setting for key, setting in settings if stages.keys().isdisjoint(key.split(".")[:-1])}
+    own = {key: setting for key, setting in inner.items() if key.partition(".")[0] == of} if of not in stages else {}
+    what = "Keys of a recipe beside the settings of its stages."
+    found = {RECIPE: _recipe(what, own or inner), **stages}
+    if of and not own and of not in found:
+        hint = did_you_mean(of, [*found, *inner], f"the stages are {', '.join(stages)}")
+        raise UsageError(f"there is no stage {shortened(of)!r}, and no such key of a recipe", hint=hint)
+    return {RECIPE: found[RECIPE]} if own else {of: found[of]} if of else found
+
+
+def _recipe(what: str, settings: dict[str, Setting]) -> Component:
+    return {"what": what, "paper": "", "settings": settings, "doc": what, "setting": "", "where": "", "test": ""}
 
 
 def named_by(method: Method) -> Iterator[tuple[Kind, str]]:

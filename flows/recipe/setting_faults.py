@@ -104,6 +104,7 @@ def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> 
     first, at = faults[0], f"{key}: " if key else ""
     match first["type"]:
         case "extra_forbidden":
+            known = [_beside(key, name) for name in known]
             hint = _called_elsewhere(key, known) or did_you_mean(key, known, _listed(key, known))
             return UsageError(f"there is no setting {key}", hint=hint)
         case "no_component" | "no_setting":
@@ -114,6 +115,16 @@ def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> 
             return UsageError(at + first["msg"].removeprefix("Value error, "))
         case _:
             return UsageError(at + _asked(faults), hint=_MORE)
+
+
+def _beside(key: str, name: str) -> str:
+    """Return a known setting with the entry of a list or table in which the key stands, not 0 or NAME."""
+    parts, of_key = name.split("."), key.split(".")
+    for at, (part, said) in enumerate(zip(parts, of_key, strict=False)):
+        if part not in (said, "NAME", "0" if said.isdecimal() else said):
+            break
+        parts[at] = said
+    return ".".join(parts)
 
 
 def _called_elsewhere(key: str, known: Sequence[str]) -> str:

@@ -13,7 +13,7 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Literal, TypedDict, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, TypedDict, Union, get_args, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
@@ -170,12 +170,13 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
         if inner is None:
             yield key, Setting(type=_type(field.annotation) + _bounds(field), default=_default(field), what=what)
             continue
-        is_list = get_origin(field.annotation) is tuple
+        holders = {get_origin(part) for part in _parts(field.annotation)}
+        is_list = tuple in holders
         yield (
             key,
             Setting(type="list" if is_list else "table", default=_default(field) if is_list else "as below", what=what),
         )
-        entry = "0." if is_list else "NAME." if get_origin(field.annotation) is dict else ""
+        entry = "0." if is_list else "NAME." if dict in holders else ""
         yield from _fields(inner, f"{key}.{entry}")
 
 
@@ -188,6 +189,8 @@ def _parts(annotation: object) -> Iterator[object]:
 def _type(annotation: object) -> str:
     """A type in words: `int`, `list of float`, `grpo | dr_grpo | rloo`."""
     origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _type(inner[0]) + "".join(map(_bounds, inner[1:]))
     if origin is Literal:
         return " | ".join(str(value) or "(empty)" for value in inner)
     if origin in (Union, UnionType):
@@ -196,11 +199,14 @@ def _type(annotation: object) -> str:
         return f"list of {_type(inner[0])}"
     if origin is dict:
         return f"table of {_type(inner[1])}"
-    return "text" if annotation is str else getattr(annotation, "__name__", str(annotation))
+    words: dict[object, str] = {str: "text", Any: "any value"}
+    return words.get(annotation) or getattr(annotation, "__name__", str(annotation))
 
 
-def _bounds(field: FieldInfo) -> str:
-    found = [(name, getattr(rule, name)) for rule in field.metadata for name in _BOUNDS if hasattr(rule, name)]
+def _bounds(rules: object) -> str:
+    """Return the bounds of a field, or of a rule of an annotation."""
+    each = rules.metadata if isinstance(rules, FieldInfo) else [rules]
+    found = [(name, getattr(rule, name)) for rule in each for name in _BOUNDS if hasattr(rule, name)]
     return "".join(f", {_BOUNDS[name]} {value:,.15g}" for name, value in found)
 
 

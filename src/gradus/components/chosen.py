@@ -22,7 +22,7 @@ from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.recorded import Until
 from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
-from gradus.components.settings import INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
+from gradus.components.settings import FILLED_IN, INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
 from gradus.components.templates import Template
 
 HINT_TEXTS = "hint.texts"
@@ -90,7 +90,8 @@ class Chosen(Config):
         known = list(component.settings.model_fields)
         for key in own:
             if key not in known:
-                raise cls._refusal("no_setting", (key,), name, known)
+                ours = [each for each in cls.model_fields if each not in ("name", *FILLED_IN)]
+                raise cls._refusal("no_setting", (key,), name, [*known, *ours])
         return component.settings(**own).model_dump(mode="json")
 
     @classmethod

@@ -7,7 +7,8 @@ import pytest
 from gradus.components import KINDS
 from gradus.data.errors import UsageError
 from gradus.flows.console.methods_table import render_methods, render_settings
-from gradus.flows.recipe.method_list import selected
+from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.method_list import listed_settings, selected
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.inspect.catalogue import REQUIRED, Component, catalogue
 from gradus.tasks.stages.registry import STAGES
@@ -32,7 +33,7 @@ def test_every_setting_has_type_default_and_doc(kind: str, name: str, component:
     for key, setting in component["settings"].items():
         assert all(setting[part] for part in ("type", "default", "what")), (name, key)
         assert not re.search(
-            r"Pydantic|Undefined|typing\.|<class|object at 0x|\n", " ".join(map(str, setting.values()))
+            r"Pydantic|Undefined|Annotated|Any|typing\.|<class|object at 0x|\n", " ".join(map(str, setting.values()))
         )
 
 
@@ -82,6 +83,24 @@ def test_a_search() -> None:
     with pytest.raises(UsageError, match="nothing matches drgrpo") as refused:
         selected("drgrpo")
     assert "dr_grpo" in refused.value.hint
+
+
+def test_settings_of_a_recipe_of_one_of_its_keys_and_of_a_stage() -> None:
+    every = listed_settings()
+    assert list(every) == ["recipe", *STAGES]
+    recipe = every["recipe"]["settings"]
+    assert {key for key in recipe if "." not in key} == set(Recipe.model_fields)
+    assert "roles.NAME.policy" in recipe
+    assert not [key for key in recipe if ".update." in key]  # those of the stage
+    assert recipe["escalate"]["type"] == "list of int, at least 1, at most 1,000"
+    assert recipe["phase.0.waves"]["type"] == "list"
+    (phase,) = listed_settings("phase").values()
+    assert {key.partition(".")[0] for key in phase["settings"]} == {"phase"}
+    assert {"phase.0.until.metric", "phase.0.waves.0.name"} <= phase["settings"].keys()
+    assert listed_settings("curate") == {"curate": FOUND["stage"]["curate"]}
+    with pytest.raises(UsageError, match="there is no stage 'phases', and no such key of a recipe") as refused:
+        listed_settings("phases")
+    assert refused.value.hint == "did you mean phase?"
 
 
 def test_settings_that_a_stage_fills_in_are_hidden(capsys: pytest.CaptureFixture[str]) -> None:
