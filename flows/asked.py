@@ -48,7 +48,11 @@ def planned(
 def asked_for(
     recipes: Annotated[
         Sequence[Input | Named],
-        Taken("recipes, with --budget or --method; or runs that are there", complete=recipes_and_runs, argument=True),
+        Taken(
+            "a recipe, several with --budget or --method, or runs that are there",
+            complete=recipes_and_runs,
+            argument=True,
+        ),
     ],
     *,
     method: Annotated[

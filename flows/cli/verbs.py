@@ -294,8 +294,8 @@ def compare(
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
     With --budget or --method each recipe is trained, or its training reused, with the same seeds; what recipes share is
-    computed once. Without a budget, methods are trained for the recipe's own rounds, and otherwise the arguments are
-    runs that are there. Differences are paired by problem and seed.
+    computed once. Without a budget one recipe, or its methods, is trained for its own rounds, and several arguments are
+    runs that are there. Each method is judged against its start too. Differences are paired by problem and seed.
     """
     from gradus.flows.console.comparison_tables import render_comparison
     from gradus.flows.loop.comparing.plan import render_plan

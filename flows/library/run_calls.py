@@ -156,9 +156,10 @@ def compare(asked: Asked) -> "Comparison":
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
     With a `budget` (rounds=N, tokens=N, seconds=N) each recipe is trained, or its training reused, with the same seeds;
-    without one, `recipes` are runs that are there. `method` has methods by name or .toml file: each is laid over each
-    recipe and is a row of its own, `a+b` both in one, `none` the recipe itself; without a budget they take the recipe's
-    own rounds. `set` has texts `key=value`, and a key that is there several times makes a method of each value. `tune`
+    without one a single recipe is trained for its own rounds, and `recipes` are otherwise runs that are there. Each is
+    judged against its own start too. `method` has methods by name or .toml file: each is laid over each recipe and is a
+    row of its own, `a+b` both in one, `none` the recipe itself; without a budget they take the first recipe's rounds.
+    `set` has texts `key=value`, and a key that is there several times makes a method of each value. `tune`
     has texts `key=a,b,c`: each method is trained with each of these values and `tune_seeds` seeds of their own, and
     compared at the best of them by pass@1 on the problems of `tune_on`, or on a fifth of the evaluated ones; these
     problems are not judged.
@@ -223,11 +224,12 @@ def dry_compare(asked: Asked) -> "ComparisonForecast":
 
 
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
-    """Train the methods, or reuse their trainings, and compare them; without a budget, compare runs that are there."""
+    """Train the methods, or reuse their trainings, and compare them; or compare runs that are there."""
     from gradus.flows.loop.comparing.checked import checked
 
     home = Home.from_environment()
-    if not (asked.budget or asked.method):
+    alone = len(asked.recipes) == 1 and _is_recipe(asked.recipes[0])
+    if not (asked.budget or asked.method or alone):
         return _there(home, asked, on_damage)
     checked(home, asked)
     return run_flow("comparison:compare", **vars(asked))
@@ -243,9 +245,13 @@ def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
     if asked.set:
         raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
     for name in asked.recipes:
-        if name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file():
+        if _is_recipe(name):
             raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
     return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)
+
+
+def _is_recipe(name: str) -> bool:
+    return name.endswith(".toml") or (RECIPES / f"{name}.toml").is_file()
 
 
 @call

@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import Budget, parse_budget
 from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
+from gradus.flows.recipe.assignments import split_assignment
 from gradus.flows.recipe.checking import check_recipe
 from gradus.tasks.config.settings import Home
 
@@ -37,8 +39,12 @@ class Checked:
 
 def checked(home: Home, asked: Asked) -> Checked:
     """Return methods, seeds, budget and tuning; UsageError or BadInputError before anything starts."""
-    if asked.method and not asked.budget:
-        rounds = read_recipe(home.runs, asked.recipes[0], [])[0].rounds
+    own = [text for text in asked.set if split_assignment(text)[0] == "rounds"]
+    if own[1:] or (own and asked.budget):
+        hint = "write --budget rounds=N" + (" in its place" if asked.budget else ", or --set rounds=N once")
+        raise UsageError(f"--set {own[-1]}: all methods have the same budget", hint=hint)
+    if not asked.budget:
+        rounds = read_recipe(home.runs, asked.recipes[0], own)[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
     search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.set)
