@@ -13,7 +13,7 @@ from gradus.components.settings import Config
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
-from gradus.tasks.identity.versions import code_identity
+from gradus.tasks.identity.pins import code_identity
 from gradus.tasks.runs.records import Evaluation, Report, Summary
 from gradus.tasks.runtime.attempt import Job
 from gradus.tasks.stages.registry import stage_spec

@@ -20,7 +20,7 @@ from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.guards import stage_of
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.waves import RoleConfig
-from gradus.tasks.identity.numbers import number_of
+from gradus.tasks.identity.loading import number_of
 
 KEY = "schedule"
 """The key of such a table that names the schedule."""

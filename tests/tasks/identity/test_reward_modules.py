@@ -10,9 +10,8 @@ import pytest
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.identity import versions
-from gradus.tasks.identity.pins import pinned
-from gradus.tasks.identity.versions import distributions_of, library_versions
+from gradus.tasks.identity import pins
+from gradus.tasks.identity.pins import distributions_of, library_versions, pinned
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.stage import JudgePools, run
 from gradus.tasks.stages.warm import Warm
@@ -123,7 +122,7 @@ def test_libraries_that_a_reward_imports_count_with_what_they_require(tmp_path: 
     }
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.0.1" if name == "mpmath" else real(name))
-    monkeypatch.setattr(versions, "installed", versions.installed.__wrapped__)  # another process, which reads anew
+    monkeypatch.setattr(pins, "installed", pins.installed.__wrapped__)  # another process, which reads anew
     assert config_of(folder).identified() != found.identified()
 
 

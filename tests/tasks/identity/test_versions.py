@@ -17,8 +17,8 @@ from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, HintCon
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.identity import versions
-from gradus.tasks.identity.versions import code_identity
+from gradus.tasks.identity import pins
+from gradus.tasks.identity.pins import code_identity
 
 RECORD = Path(__file__).parents[2] / "golden" / "component_digests.json"
 WRITE = "python -m tests.tasks.identity.test_versions"
@@ -125,7 +125,7 @@ def test_every_library_that_decides_a_verdict_is_in_the_identity(library: str, m
         return "0.0.1" if name == library else real(name)
 
     monkeypatch.setattr(importlib.metadata, "version", version)
-    monkeypatch.setattr(versions, "installed", versions.installed.__wrapped__)  # another process, which reads anew
+    monkeypatch.setattr(pins, "installed", pins.installed.__wrapped__)  # another process, which reads anew
     assert code_identity(math) == before[0] | {f"library/{library}": "0.0.1"}
     assert code_identity(math) != before[0]
     assert code_identity(numeric) == before[1]
