@@ -33,7 +33,7 @@ from gradus.flows.laboratory.flow import lab
 from gradus.flows.notifications import HEARTBEAT_S, notify
 from gradus.flows.served_run import COMMAND
 from gradus.tasks.config.settings import Home
-from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.processes import child_environment
 from gradus.tasks.servers.abandoned_runs import close_abandoned, close_unbegun, left_behind
 from gradus.tasks.stages import registry
 

@@ -30,8 +30,8 @@ from gradus.flows.library.calling import as_program
 from gradus.tasks.config.redaction import hide, hide_in_logs, refuse_credentials
 from gradus.tasks.config.settings import Home, check_room
 from gradus.tasks.formats import terminal_safe
-from gradus.tasks.host.imports import arrow_without_pandas
 from gradus.tasks.host.interrupt import SENTENCES, interrupted_by, remember_interrupts, stop_at_once
+from gradus.tasks.host.libraries import arrow_without_pandas
 from gradus.tasks.preflight.access import prefect_answer
 from gradus.tasks.stages.registry import installed
 

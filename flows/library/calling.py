@@ -33,7 +33,7 @@ from gradus.tasks.config.redaction import clean_log_records, hide, refuse_creden
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.home_folder import open_home
 from gradus.tasks.host.interrupt import SENTENCES, forget_interrupts, remember_interrupts
-from gradus.tasks.host.setting_files import heed_setting_files
+from gradus.tasks.host.libraries import heed_setting_files
 from gradus.tasks.preflight.access import prefect_answer
 
 P = ParamSpec("P")

@@ -24,7 +24,7 @@ from gradus.components.settings import Config
 from gradus.components.user_modules import CORRECT, Module, UserFileError, executed, named_function, stranger, watch
 from gradus.data.errors import BadInputError, GradusError
 from gradus.data.schedules.progress import Progress, ScheduleError
-from gradus.tasks.host.isolation import child_environment, die_with_parent
+from gradus.tasks.host.processes import child_environment, die_with_parent
 
 _LIMIT_S = 60.0
 """Time in which a schedule that is not ours returns a number."""

@@ -31,7 +31,7 @@ from gradus.data.records import JsonObject
 from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig
-from gradus.tasks.host.imports import Distributions
+from gradus.tasks.host.libraries import Distributions
 
 SHARED = {"shared/store": 1}
 """Part of every stage's identity: how artifacts are written and read."""

@@ -20,7 +20,7 @@ from gradus.models.sandbox import NEEDED, Program, Sandbox, SandboxUnavailableEr
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import size
-from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.processes import child_environment
 from gradus.tasks.preflight.access import NO_LOGIN, Access, Login, ask_mlflow
 from gradus.tasks.tracking.client import database, tracking_uri
 

@@ -18,7 +18,7 @@ from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import SCORES
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import Json, JsonObject
-from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.runs.records import Metrics, Report

@@ -26,9 +26,7 @@ from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.child import Child
 from gradus.models.processes.tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
-from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.host.logs import last_words, open_log
-from gradus.tasks.host.raised import known_error
+from gradus.tasks.host.processes import child_environment, known_error, last_words, open_log
 from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.kept_workers import KeptWorkers, MadeOf
 

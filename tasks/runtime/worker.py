@@ -3,7 +3,7 @@
     python -m gradus.tasks.runtime.worker [--execute module:function] [--preload module,module]
 
 It sends {"kind": "ready"} once and then, for every job, "taken", "beat" with `frac` and `text`, and "done" with the
-`result`, or "error" (gradus.tasks.host.raised); "alive" in between. What a library prints goes to the log.
+`result`, or "error" (gradus.tasks.host.processes); "alive" in between. What a library prints goes to the log.
 The heart-beat comes from a thread of its own; a stage that holds the interpreter lock for good silences it, and the
 parent then ends the process. Covered: death of the parent, or of this process, by any means. Not covered: a child that
 leaves the session, which the parent's kill_tree finds by its descent while both live.
@@ -32,10 +32,8 @@ from gradus.data.errors import StageError
 from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.parent import Parent
 from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
-from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.isolation import die_with_parent
-from gradus.tasks.host.logs import open_log
-from gradus.tasks.host.raised import failed
+from gradus.tasks.host.libraries import lean_imports
+from gradus.tasks.host.processes import die_with_parent, failed, open_log
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.warm import Warm
 

@@ -24,8 +24,7 @@ from typing import NamedTuple
 from gradus.data.errors import StageError
 from gradus.tasks.config.settings import code_root
 from gradus.tasks.host.home_folder import FOR_OWNER
-from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.host.logs import last_words, open_log
+from gradus.tasks.host.processes import child_environment, last_words, open_log
 from gradus.tasks.servers.keeper import KEEPER, MAX_FAILURES, Given, Server, is_ours
 
 LOOPBACK = "127.0.0.1"

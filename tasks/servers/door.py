@@ -16,7 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gradus.tasks.host.isolation import die_with_parent
+from gradus.tasks.host.processes import die_with_parent
 from gradus.tasks.servers.keeper import PID
 from gradus.tasks.servers.secret import USER
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from gradus.data.package import package_file
 from gradus.tasks.config.settings import server_idle_s
-from gradus.tasks.host.setting_files import prefect_files
+from gradus.tasks.host.libraries import prefect_files
 from gradus.tasks.servers import connection
 from gradus.tasks.servers.connection import LOOPBACK, Connection, folder_of
 from gradus.tasks.servers.keeper import Server

@@ -13,8 +13,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.setting_files import ignore_setting_files
+from gradus.tasks.host.libraries import ignore_setting_files, lean_imports
 from gradus.tasks.servers.door import guarded
 
 ignore_setting_files()  # before Prefect is imported: the files of its folder are not for it

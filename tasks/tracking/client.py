@@ -16,8 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from gradus.tasks.host.home_folder import FOR_OWNER
-from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.host.logs import open_log
+from gradus.tasks.host.processes import child_environment, open_log
 from gradus.tasks.tracking.state import Status, status
 
 __all__ = ["Sidecar", "artifacts_uri", "database", "parting_words", "start_sidecar", "status", "tracking_uri", "wait"]

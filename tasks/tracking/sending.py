@@ -28,7 +28,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, prices, traces_per_round
-from gradus.tasks.host.setting_files import hide_git
+from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.account import sentence

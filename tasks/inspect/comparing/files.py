@@ -13,7 +13,7 @@ import numpy as np
 from gradus.data.errors import UsageError
 from gradus.data.files import replace_file, replacing
 from gradus.tasks.formats import label, visible
-from gradus.tasks.host.setting_files import default_drawing
+from gradus.tasks.host.libraries import default_drawing
 from gradus.tasks.inspect.comparing.figures import Comparison, MethodFigures
 from gradus.tasks.inspect.comparing.report import letters
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE

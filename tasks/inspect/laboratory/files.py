@@ -9,7 +9,7 @@ import numpy as np
 
 from gradus.data.files import replace_file, replacing
 from gradus.tasks.formats import label, visible
-from gradus.tasks.host.setting_files import default_drawing
+from gradus.tasks.host.libraries import default_drawing
 from gradus.tasks.inspect.laboratory.figures import Laboratory, MethodFigures
 from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE
 

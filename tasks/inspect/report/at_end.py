@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from gradus.data.errors import in_words
-from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.processes import child_environment
 from gradus.tasks.runs.records import Status
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 

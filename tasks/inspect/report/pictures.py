@@ -20,7 +20,7 @@ from matplotlib.ticker import MaxNLocator
 from gradus.data.arrays import Floats
 from gradus.data.files import replacing
 from gradus.tasks.formats import label, visible
-from gradus.tasks.host.setting_files import default_drawing
+from gradus.tasks.host.libraries import default_drawing
 from gradus.tasks.inspect.report.figures import NOT_SOLVED, Figure
 
 INK, FAINT = "#1f2328", "#8b949e"

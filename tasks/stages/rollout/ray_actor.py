@@ -18,7 +18,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.stages.rollout.engines import open_engine
 from gradus.tasks.stages.warm import Warm
 

@@ -21,7 +21,7 @@ from gradus.models.engines.base import Engine, EngineError, Finished, Request
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import COLUMNS, RESEEDS, RolloutConfig
-from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row

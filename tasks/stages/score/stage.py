@@ -39,8 +39,7 @@ from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.models.sandbox import NEEDED, SandboxUnavailableError
 from gradus.tasks.artifacts.token_places import bounds_of
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.host.faults import fault_point
-from gradus.tasks.host.logs import printed, reward_log
+from gradus.tasks.host.processes import fault_point, printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row

@@ -18,7 +18,7 @@ from gradus.models.rewards import resolve, versions
 from gradus.models.rewards.user import UNABLE
 from gradus.models.sandbox import NEEDED, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.score import RewardConfig
-from gradus.tasks.host.logs import log_name
+from gradus.tasks.host.processes import log_name
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.score.score_report import plain
 from gradus.tasks.stages.score.specs import spec_of

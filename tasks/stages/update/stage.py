@@ -16,7 +16,7 @@ from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.conditions import deterministic

@@ -21,7 +21,7 @@ from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.update import StepResult, optimise, planned_steps
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.host.faults import fault_point
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.abilities import check_objective
 from gradus.tasks.stages.context import StageContext

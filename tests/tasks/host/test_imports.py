@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.lake.store import Store
-from gradus.tasks.host.imports import Distributions, lean_imports
+from gradus.tasks.host.libraries import Distributions, lean_imports
 from tests.tasks.runtime.test_attempt import REF, job
 
 
@@ -38,7 +38,7 @@ def test_everything_is_as_before_once_the_imports_are_done() -> None:
 
 def test_transformers_knows_the_same_versions_by_the_short_list() -> None:
     code = (
-        "from gradus.tasks.host.imports import lean_imports\n"
+        "from gradus.tasks.host.libraries import lean_imports\n"
         "from importlib import metadata\n"
         "with lean_imports():\n"
         "    from transformers.utils import import_utils as found\n"
@@ -53,7 +53,7 @@ def test_transformers_knows_the_same_versions_by_the_short_list() -> None:
 
 def test_nothing_is_reported_as_leaked_by_what_was_imported(tmp_path: Path) -> None:
     code = (
-        "from gradus.tasks.host.imports import lean_imports\n"
+        "from gradus.tasks.host.libraries import lean_imports\n"
         "with lean_imports():\n"
         "    import duckdb\n"
         "duckdb.sql('select 1').fetchall()\n"
@@ -65,7 +65,7 @@ def test_nothing_is_reported_as_leaked_by_what_was_imported(tmp_path: Path) -> N
 def test_arrow_imports_pandas_for_who_asks_for_it_alone() -> None:
     code = (
         "import sys\n"
-        "from gradus.tasks.host.imports import lean_imports\n"
+        "from gradus.tasks.host.libraries import lean_imports\n"
         "with lean_imports('pandas'):\n"
         "    pass\n"
         "import pyarrow as pa\n"

@@ -17,7 +17,7 @@ from websockets.uri import parse_uri
 
 from gradus.data.errors import UsageError
 from gradus.flows.cli import quiet
-from gradus.tasks.host.isolation import child_environment, isolate, module_path, past_proxies, refuse_unusable_proxies
+from gradus.tasks.host.processes import child_environment, isolate, module_path, past_proxies, refuse_unusable_proxies
 from tests.proxy import Proxy
 
 quiet.imported()  # alone, without the program, it leaves garbage and signals to the import

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.errors import StageError
-from gradus.tasks.host.isolation import child_environment
-from gradus.tasks.host.logs import last_words, log_name, open_log, reward_log
+from gradus.tasks.host.processes import child_environment, last_words, log_name, open_log, reward_log
 from gradus.tasks.runtime.supervise import Limits, Worker
 from gradus.tasks.servers.keeper import MAX_FAILURES
 from tests.servers import a_server
@@ -15,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_log_is_appended_to_and_set_aside_when_it_has_grown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradus.tasks.host.logs.MAX_BYTES", 10)
+    monkeypatch.setattr("gradus.tasks.host.processes.MAX_LOG_BYTES", 10)
     path = tmp_path / "logs" / "x.log"
     for text in (b"first\n", b"second\n"):
         with open_log(path) as log:

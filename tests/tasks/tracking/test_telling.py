@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gradus.data.lake.store import Store
-from gradus.tasks.host.setting_files import hide_git
+from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.runs.lines import append_lines
 from gradus.tasks.runs.records import Which

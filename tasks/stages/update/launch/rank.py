@@ -5,7 +5,7 @@
 It does what the stage does on one device, with its share of every step's packs and of the parameters. Rank 0 writes
 the files and reports. Messages to the parent, by `kind`: "here" with the `names` of all ranks (from rank 0), "begun"
 with the `output` of a job, "beat" (from rank 0), "done" with the `result` (None but from rank 0), "error"
-(gradus.tasks.host.raised), and "memory" with `num_tokens`, how many to begin anew with.
+(gradus.tasks.host.processes), and "memory" with `num_tokens`, how many to begin anew with.
 """
 
 import os
@@ -14,9 +14,8 @@ import traceback
 
 from gradus.models.processes.parent import Parent
 from gradus.tasks.config.redaction import hide_in_logs
-from gradus.tasks.host.imports import lean_imports
-from gradus.tasks.host.isolation import die_with_parent
-from gradus.tasks.host.raised import failed
+from gradus.tasks.host.libraries import lean_imports
+from gradus.tasks.host.processes import die_with_parent, failed
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from gradus.models.processes.child import Child
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.settings import run_logs
-from gradus.tasks.host.isolation import child_environment
+from gradus.tasks.host.processes import child_environment
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.launch.invitation import invited
 from gradus.tasks.stages.update.launch.job import RankJob

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from gradus.data.errors import GradusError, StageError
 from gradus.tasks.artifacts.adapters import begins_adapter
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.host.raised import known_error
+from gradus.tasks.host.processes import known_error
 from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.launch.job import RankJob

@@ -1,12 +1,15 @@
-"""Isolation of this process and its children from the surroundings that they are started in, and their end with it.
+"""Processes of ours: isolated from their surroundings, with logs, errors as data, and points where a test kills them.
 
     isolate(os.environ)                                # once, in the command: what it starts inherits it
     Popen(command, env=child_environment({"A": "b"}))  # every Python process of ours
     die_with_parent(os.getppid())                      # first of all in a child; the parent that it expects
+    parent.send(failed(error))                         # in a child: an error as plain data
+    raise known_error(message) or ...                  # in the parent: what the child raised
+    GRADUS_FAULT="rollout:after_shard#2" gradus demo   # SIGKILL at the second passing of that point
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
-`error` end an import of a third-party library.
+`error` end an import of a third-party library. Several processes append to a log, which is set aside when it grows.
 Left out: judges of rewards, whose environment is scrubbed further (gradus.models.judging.process).
 """
 
@@ -15,12 +18,16 @@ import os
 import re
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, MutableMapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from typing import IO, Any, Literal, TypedDict
 
-from gradus.data.errors import UsageError
-from gradus.tasks.config.settings import code_root
+from gradus.data.errors import GradusError, UsageError, error_class, in_words
+from gradus.tasks.config.redaction import hide
+from gradus.tasks.config.settings import code_root, run_logs
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WARNINGS = "PYTHONWARNINGS"
@@ -28,6 +35,14 @@ _MODULE_PATH = "PYTHONPATH"
 _SAFE_PATH = "PYTHONSAFEPATH"
 _PR_SET_PDEATHSIG = 1
 _NO_PROXY = ("no_proxy", "NO_PROXY")
+
+MAX_LOG_BYTES = 4_000_000
+"""A log that is longer when it is opened becomes NAME.1; the one that had this name is deleted."""
+_TAIL_BYTES = 4096
+
+_WANTED = os.environ.get("GRADUS_FAULT")  # read once: some points are passed for every row
+"""The point at which a kill test makes this process die, as a power cut would."""
+_passed: Counter[str] = Counter()
 
 
 def isolate(environment: MutableMapping[str, str]) -> None:
@@ -95,3 +110,82 @@ def die_with_parent(expected: int) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != expected:
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def open_log(path: Path) -> IO[bytes]:
+    """Open a log for appending; processes that have the old file open continue to write to it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and path.stat().st_size > MAX_LOG_BYTES:
+        path.replace(path.with_name(f"{path.name}.1"))
+    return open(path, "ab", opener=partial(os.open, mode=0o600))
+
+
+def last_words(path: Path, since: int = 0) -> str:
+    """Return the last line of a log after this byte; empty if there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(since, file.seek(0, 2) - _TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return lines[-1] if lines else ""
+
+
+def reward_log(name: str) -> Path | None:
+    """Return the file for the output of a reward, in the logs of the run of this process; None outside a run."""
+    logs = run_logs()
+    return logs / log_name(name) if logs else None
+
+
+def log_name(reward: str) -> str:
+    """The name of the log of a reward.
+
+    >>> log_name("math"), log_name("/home/me/mine.py:by_length")
+    ('reward-math.log', 'reward-mine-by_length.log')
+    """
+    path, _, function = reward.rpartition(":")
+    short = f"{Path(path).stem}-{function}" if path else reward
+    return f"reward-{re.sub(r'[^A-Za-z0-9_.-]', '_', short)}.log"
+
+
+def printed(name: str) -> str:
+    """The end of a hint that names the log of a reward; empty if it printed nothing."""
+    log = reward_log(name)
+    return f"; what it printed is in {log}" if log and log.exists() and log.stat().st_size else ""
+
+
+class Failed(TypedDict):
+    """An error; `known` is true for those of gradus.data.errors."""
+
+    kind: Literal["error"]
+    type: str
+    known: bool
+    message: str
+    hint: str
+
+
+def failed(error: Exception) -> Failed:
+    """Return the message of an error, its secrets hidden."""
+    plain = in_words(error)
+    return {
+        "kind": "error",
+        "type": type(error).__name__,
+        "known": isinstance(error, GradusError),
+        "message": hide(plain.message),
+        "hint": plain.hint,
+    }
+
+
+def known_error(message: Mapping[str, Any]) -> GradusError | None:
+    """Return the error of a message as its own type; None if it is none of ours."""
+    kind = error_class(message["type"]) if message["known"] else None
+    return kind(message["message"], hint=message["hint"]) if kind is not None else None
+
+
+def fault_point(name: str) -> None:
+    """Kill this process if its environment asked for it here."""
+    if _WANTED is None:
+        return
+    _passed[name] += 1
+    if f"{name}#{_passed[name]}" == _WANTED:
+        os.kill(os.getpid(), signal.SIGKILL)
