@@ -1,11 +1,16 @@
 """Journal of a run, line by line, on disk before anybody else hears of it.
 
 `<run folder>/events.jsonl` holds what happened (runs and stage attempts began, ended, were reused), one object a line.
-A line is one append; its end is on the disk before a stage counts as ended. A line torn by a power cut is dropped at
-the next start and ignored by readers; a damaged one (gradus.tasks.runs.lines) stops both. Left out: metrics that do not
-depend on a clock, which the report of the artifact has. gradus.tasks.tracking.reporter sends the journal to MLflow.
+A line is one append; its end is on the disk before a stage counts as ended. Left out: metrics that do not depend on a
+clock, which the report of the artifact has. gradus.tasks.tracking.reporter sends the journal to MLflow.
+
+A line ends with `"check": "0123456789abcdef"}`, a digest of the line and of the check of the line above it. The next
+reader finds a flipped bit, and a line that was removed, added or moved: damage, which stops writer and reader. Lines of
+earlier versions have no check and are read as they are; below a line that has one they are damage. A line torn by a
+power cut is dropped at the next start and ignored by readers. Not found: lines missing at the end, as after a kill.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -15,20 +20,25 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeGuard, cast, get_args
+from typing import BinaryIO, TypeGuard, cast, get_args
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
 from gradus.data.runlock import holder
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.runs.lines import append_lines, cure, damaged, mend, read_lines
 from gradus.tasks.runs.records import Account, Done, Event, Report, RunSettings, Status
+
+_CHECK = "check"
+_BEGIN, _CLOSE = b', "check": "', b'"}\n'
+_HEX = frozenset(b"0123456789abcdef")
+_CHECK_BYTES = 16
+_END_BYTES = len(_BEGIN) + _CHECK_BYTES + len(_CLOSE)
 
 RUN = "run.json"
 EVENTS = "events.jsonl"
 STATUSES = frozenset(get_args(Status))
-_CHECK, _SHA256 = "check", "sha256:"
+_SHA256 = "sha256:"
 _WRITTEN = "run the same command again: it writes that file anew, and what is finished is reused"
 _REWRITTEN = f"delete that file and {_WRITTEN}"
 
@@ -41,6 +51,108 @@ _NEEDED = {
 }
 _TEXTS = frozenset({"stage", "purpose", "output", "attempt", "status", "error"})
 _NUMBERS = frozenset({"round", "time", "seconds"})
+
+
+def read_lines(
+    path: Path, offset: int = 0, end: int | None = None, on_damage: OnDamage = refuse
+) -> Iterator[tuple[JsonObject, int]]:
+    """Yield whole lines from a byte offset on, each with the offset behind it; a torn last line is left alone.
+
+    A line that cannot be read, or is not the one that was written there, is damage and left out.
+    """
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        above = _check_at(file, offset)
+        while end is None or offset < end:
+            line = file.readline()
+            if not line.endswith(b"\n"):
+                if _lost_its_end(line, above):
+                    on_damage(damaged(path, offset))
+                return
+            check = _check_of(line)
+            row = _parsed(line, check, above)
+            if row is None:
+                on_damage(damaged(path, offset))
+            above = None if row is None else check
+            offset += len(line)
+            if row is not None:
+                yield row, offset
+
+
+def damaged(path: Path, offset: int) -> CorruptArtifactError:
+    """Return the error of a line that is not the one that was written, by the byte that it begins at."""
+    number = path.read_bytes()[:offset].count(b"\n") + 1
+    return CorruptArtifactError(f"{path} is damaged in line {number}, at byte {offset}", hint=cure(path.parent))
+
+
+def cure(folder: Path) -> str:
+    """Return what to do about a run whose journal is damaged."""
+    return (
+        f"move events.jsonl and tracking.json out of {folder} and run the same command again: "
+        "what is finished is reused"
+    )
+
+
+def append_line(path: Path, row: bytes, *, durable: bool) -> None:
+    """Append a JSON object in one write, or not at all."""
+    descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with open(descriptor, "r+b", buffering=0) as file:  # noqa: PTH123 - a descriptor
+        begin = file.seek(0, os.SEEK_END)
+        content = row[:-1] + _BEGIN + _digest(_check_at(file, begin), row[:-1]) + _CLOSE
+        if os.write(descriptor, content) != len(content):
+            os.ftruncate(descriptor, begin)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        if durable:
+            os.fsync(descriptor)
+
+
+def mend(path: Path) -> None:
+    """Cut off what a killed writer left behind the last whole line; raise CorruptArtifactError if a line is damaged."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    whole = max((end for _, end in read_lines(path)), default=0)
+    if whole < path.stat().st_size:
+        os.truncate(path, whole)
+
+
+def _check_at(file: BinaryIO, offset: int) -> bytes:
+    """The check of the line that ends at an offset; empty if it has none or there is no line."""
+    file.seek(max(0, offset - _END_BYTES))
+    return _check_of(file.read(min(offset, _END_BYTES)))
+
+
+def _check_of(line: bytes) -> bytes:
+    check = line[-_END_BYTES + len(_BEGIN) : -len(_CLOSE)]
+    return check if line.endswith(_CLOSE) and line[-_END_BYTES:].startswith(_BEGIN) and _HEX.issuperset(check) else b""
+
+
+def _digest(above: bytes, body: bytes) -> bytes:
+    return hashlib.sha256(above + body).hexdigest()[:_CHECK_BYTES].encode()
+
+
+def _parsed(line: bytes, check: bytes, above: bytes | None) -> JsonObject | None:
+    """A line and its check below one with another, None if that is not known; None if the line is damaged."""
+    if above is not None and (check != _digest(above, line[:-_END_BYTES]) if check else above):
+        return None
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(row, dict):
+        return None
+    if check:
+        row.pop(_CHECK, None)
+    return row
+
+
+def _lost_its_end(line: bytes, above: bytes | None) -> bool:
+    """Return whether another byte ends a last line that is there with its check, which a kill leaves to no line."""
+    whole = line[:-1] + b"\n"
+    check = _check_of(whole)
+    return bool(check) and _parsed(whole, check, above) is not None
 
 
 class Journal:
@@ -153,13 +265,13 @@ class Journal:
     def _event(self, name: str, body: Mapping[str, object], *, durable: bool = False) -> None:
         line = json.dumps({"event": name, "time": time.time(), **body}, allow_nan=False, default=str).encode()
         with self._lock:
-            append_lines(self._events, [line], durable=durable)
+            append_line(self._events, line, durable=durable)
 
 
 def write_settings(folder: Path, settings: Mapping[str, object]) -> None:
     """Write `run.json`: what identifies a run, with a digest of it."""
     body = json.loads(json.dumps(settings))
-    replace_file(folder / RUN, json.dumps({**body, _CHECK: _check_of(body)}, indent=1, sort_keys=True))
+    replace_file(folder / RUN, json.dumps({**body, _CHECK: _settings_check(body)}, indent=1, sort_keys=True))
 
 
 def read_settings(folder: Path, on_damage: OnDamage = refuse) -> RunSettings:
@@ -180,13 +292,13 @@ def read_settings(folder: Path, on_damage: OnDamage = refuse) -> RunSettings:
         return {"verb": "?"}
     checks = [key for key, value in body.items() if key == _CHECK or str(value).startswith(_SHA256)]
     check = body.pop(_CHECK, None)
-    if checks and (checks != [_CHECK] or check != _check_of(body)):
+    if checks and (checks != [_CHECK] or check != _settings_check(body)):
         on_damage(CorruptArtifactError(f"{path} is not what was written there", hint=_REWRITTEN))
         return {"verb": "?"}
     return cast("RunSettings", body)
 
 
-def _check_of(settings: JsonObject) -> str:
+def _settings_check(settings: JsonObject) -> str:
     return _SHA256 + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 

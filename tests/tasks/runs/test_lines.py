@@ -9,17 +9,18 @@ from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.runlock import RunLock
-from gradus.tasks.runs.journal import EVENTS, RUN, Journal, read_events, read_settings
+from gradus.tasks.runs.journal import EVENTS, RUN, Journal, append_line, mend, read_events, read_lines, read_settings
 from gradus.tasks.runs.journal import write_settings as write
-from gradus.tasks.runs.lines import append_lines, mend, read_lines
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """Four lines, written by two commands."""
     path = tmp_path / EVENTS
-    append_lines(path, [b'{"n": 0}', b'{"n": 1}'], durable=False)
-    append_lines(path, [b'{"n": 2}', b'{"n": 3}'], durable=True)
+    append_line(path, b'{"n": 0}', durable=False)
+    append_line(path, b'{"n": 1}', durable=False)
+    append_line(path, b'{"n": 2}', durable=True)
+    append_line(path, b'{"n": 3}', durable=True)
     return path
 
 
@@ -70,7 +71,8 @@ def test_what_is_left_of_a_damaged_journal_can_be_had(path: Path) -> None:
 def test_lines_of_an_earlier_version_are_read_and_those_behind_them_are_checked(tmp_path: Path) -> None:
     path = tmp_path / EVENTS
     path.write_text('{"n": 0}\n{"n": 1, "check": "mine"}\n')
-    append_lines(path, [b'{"n": 2}', b'{"n": 3}'], durable=False)
+    append_line(path, b'{"n": 2}', durable=False)
+    append_line(path, b'{"n": 3}', durable=False)
     assert numbers(path) == [0, 1, 2, 3]
     path.write_bytes(path.read_bytes().replace(b'"n": 2', b'"n": 8'))
     with pytest.raises(CorruptArtifactError, match="line 3"):

@@ -12,8 +12,7 @@ import pytest
 
 from gradus.data.lake.store import Store
 from gradus.tasks.host.libraries import hide_git
-from gradus.tasks.runs.journal import EVENTS
-from gradus.tasks.runs.lines import append_lines
+from gradus.tasks.runs.journal import EVENTS, append_line
 from gradus.tasks.runs.records import Which
 from gradus.tasks.tracking.client import status, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
@@ -327,7 +326,7 @@ def test_what_the_end_of_a_training_left_is_a_file_of_its_run_and_told_twice_no_
 def test_an_event_that_can_never_be_told_is_noted_and_the_rest_is_told(new_run: NewRun) -> None:
     run = new_run("refused")
     run.start()
-    append_lines(run.folder / EVENTS, [b'{"event": "stage_danced", "time": 1.0}'], durable=False)
+    append_line(run.folder / EVENTS, b'{"event": "stage_danced", "time": 1.0}', durable=False)
     run.journal.run_finished(status="finished")
     assert run.drain() == 3
     assert "stage_danced" in status(run.folder).sentence
