@@ -23,8 +23,7 @@ from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.remarks import left_out_texts, remarks_of
-from gradus.tasks.runs.costs import ComputedSeconds, sampled_tokens
-from gradus.tasks.runs.history import read_story
+from gradus.tasks.runs.history import ComputedSeconds, read_story, sampled_tokens
 from gradus.tasks.runs.records import RunSettings
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.pruning import computed_by

@@ -14,9 +14,8 @@ from gradus.data.records import Figure
 from gradus.flows.console.answers import Curve, Deleted, Freed, FreedCheckpoint, Restored, SuiteFigures, TrainAnswer
 from gradus.flows.console.output import View, fields, line, notes, safe, table
 from gradus.tasks.formats import count, duration, interval, points, rate, short, size, terminal_safe
-from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.listing import RunList, RunStory
-from gradus.tasks.runs.records import DomainFigures, Versus
+from gradus.tasks.runs.records import DomainFigures, Versus, sentence
 
 REASONS = 5
 """For how many runs, newest first, `gradus runs` says why they did not finish."""

@@ -13,7 +13,7 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.by_role import Sampled
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Figures, Past
-from gradus.tasks.runs.costs import is_evaluation, sampled_tokens
+from gradus.tasks.runs.history import is_evaluation, sampled_tokens
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import Summary
 from gradus.tasks.runtime.attempt import read_report

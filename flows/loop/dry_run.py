@@ -28,7 +28,7 @@ from gradus.tasks.artifacts.footprint import Footprint, footprint
 from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import count, duration, size
-from gradus.tasks.runs.costs import precedents
+from gradus.tasks.runs.history import precedents
 from gradus.tasks.runtime.calls import label
 
 N = TypeVar("N", int, float)

@@ -19,7 +19,7 @@ from gradus.tasks.artifacts.overlay import Overlay
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
-from gradus.tasks.runs.costs import Precedent, alike, of_call
+from gradus.tasks.runs.history import Precedent, alike, of_call
 from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.attempt import Job, computed, read_report
 from gradus.tasks.runtime.calls import Call, Outcome, planned

@@ -7,7 +7,7 @@ from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.flows.console.answers import ChosenCheckpoint, Compared
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
-from gradus.tasks.runs.costs import ComputedSeconds, is_evaluation, sampled_tokens
+from gradus.tasks.runs.history import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.calls import Outcome
 
 Evaluate = Callable[[Suite, Ref, int, Ref | None], Outcome]

@@ -12,8 +12,7 @@ from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
 from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
-from gradus.tasks.runs.costs import ComputedSeconds
-from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.history import ComputedSeconds, run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runtime.pruning import Made, Removal, made_by, planned_removals, remove
 from gradus.tasks.runtime.supervise import Limits, WorkerPool

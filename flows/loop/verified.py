@@ -14,8 +14,7 @@ from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.trainings import read_training, recount
-from gradus.tasks.runs.costs import ComputedSeconds
-from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.history import ComputedSeconds, run_folder
 from gradus.tasks.tracking.facts import COMPARISON, PLAN
 
 Leaf = tuple[str, object]

@@ -15,8 +15,7 @@ from gradus.data.lake.manifest import Manifest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.formats import short
-from gradus.tasks.runs.costs import Key, Precedent, of_call
-from gradus.tasks.runs.history import Attempt, Story, read_story
+from gradus.tasks.runs.history import Attempt, Key, Precedent, Story, of_call, read_story
 from gradus.tasks.runs.records import Label
 
 Identity = JsonObject

@@ -1,11 +1,17 @@
-"""History of runs, read from their journals."""
+"""History of runs, read from their journals: attempts of stages, ends of commands, and the cost of what they computed.
+
+A stage that is reused counts as much as it cost when it was computed, in whichever run: a training costs the same
+whether it shares its profile with another or not.
+"""
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refuse
+from gradus.data.lake.names import Ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
@@ -16,11 +22,18 @@ from gradus.tasks.runs.records import (
     StageFinished,
     StageReused,
     StageStarted,
+    Summary,
 )
 
 AGAIN = "run the same command again to resume"
 OPEN = ""
 """Status of a run without an end in its journal: running or killed."""
+
+NUM_RUNS = 100
+"""Journals read for precedents, newest first."""
+
+Key = tuple[str, int, str]
+"""Stage, round, purpose."""
 
 
 class Attempt(Label):
@@ -228,3 +241,82 @@ def brief_from(folder: Path, story: Story, counts: Counts, on_damage: OnDamage) 
 def _age(folder: Path) -> float:
     settings = folder / RUN
     return (settings if settings.exists() else folder).stat().st_mtime
+
+
+@dataclass(frozen=True)
+class Precedent:
+    """An attempt of a stage that ended well: in which run, with what result, in how many seconds."""
+
+    run: str
+    key: Key
+    output: Ref
+    started: float
+    seconds: float
+    summary: Summary
+
+
+def of_call(found: Sequence[Precedent], key: Key) -> list[Precedent]:
+    """Return the precedents of the same stage, round and purpose."""
+    return [each for each in found if each.key == key]
+
+
+def alike(found: Sequence[Precedent], key: Key) -> list[Precedent]:
+    """Return those most like a call: of its round and purpose if there are any, else of its purpose, else all."""
+    stage, _, purpose = key
+    same_stage = [each for each in found if each.key[0] == stage]
+    same_purpose = [each for each in same_stage if each.key[2] == purpose]
+    return of_call(found, key) or same_purpose or same_stage
+
+
+def precedents(runs: Path, prefer: str = "") -> list[Precedent]:
+    """Return every attempt that ended well, newest first; those of runs whose name begins with `prefer` come first."""
+    folders = run_folders(runs)[:NUM_RUNS]
+    folders.sort(key=lambda folder: not folder.name.startswith(prefer))
+    return [each for folder in folders for each in reversed(_finished(folder, refuse))]
+
+
+def _finished(folder: Path, on_damage: OnDamage) -> list[Precedent]:
+    """Return the attempts of a run that ended well, in the order they began."""
+    story = read_story(folder, on_damage)
+    return [
+        Precedent(
+            folder.name,
+            (row["stage"], row["round"], row["purpose"]),
+            Ref.parse(row["output"]),
+            row["started"],
+            row["seconds"],
+            story.ended[name]["summary"],
+        )
+        for name, row in story.rows.items()
+        if row["status"] == "finished"
+    ]
+
+
+@dataclass(frozen=True)
+class ComputedSeconds:
+    """Seconds that artifacts took to compute, by the journals of all runs; each is read once, when one is asked for."""
+
+    runs: Path
+    on_damage: OnDamage = refuse
+
+    def of(self, output: str) -> float:
+        """Return the seconds of an artifact; 0 if no journal has it."""
+        return self._seconds.get(output, 0.0)
+
+    @cached_property
+    def _seconds(self) -> Mapping[str, float]:
+        found = (each for folder in run_folders(self.runs) for each in _finished(folder, self.on_damage))
+        return {str(each.output): each.seconds for each in found}
+
+
+def is_evaluation(purpose: str) -> bool:
+    """Return whether a stage serves an evaluation: `eval` of the main suite, `eval-NAME` of the others."""
+    return purpose == "eval" or purpose.startswith("eval-")
+
+
+def sampled_tokens(stage: str, summary: Summary) -> int:
+    """Return the completion tokens of a stage by its report: those of a rollout, whatever became of them.
+
+    Texts that were given are not among them.
+    """
+    return int(summary.get("tokens", 0) - summary.get("given_tokens", 0)) if stage == "rollout" else 0

@@ -1,4 +1,4 @@
-"""Records that runs keep as JSON: reports of stages, lines of the journal. Types, no code."""
+"""Records that runs keep as JSON: reports of stages, lines of the journal, and the account of a run that continues."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NotRequired, TypeAlias, TypedDict
@@ -280,3 +280,30 @@ class RunFinished(TypedDict):
 
 
 Event = RunStarted | StageStarted | StageFinished | StageReused | ModelAlias | Pruned | Resumed | RunFinished
+
+
+def counted(planned: int, kept: int) -> Counted:
+    """Return counts without a loss."""
+    return {"planned": planned, "kept": kept, "again": planned - kept, "lost": 0}
+
+
+def total(accounts: Sequence[Account]) -> Account:
+    """Return the sum of accounts."""
+    prompts, rollouts = ([account["prompts"] for account in accounts], [account["rollouts"] for account in accounts])
+    return {"prompts": _sum(prompts), "rollouts": _sum(rollouts)}
+
+
+def _sum(parts: Sequence[Counted]) -> Counted:
+    return counted(sum(part["planned"] for part in parts), sum(part["kept"] for part in parts))
+
+
+def sentence(account: Account) -> str:
+    """Return the account in words."""
+    return f"resumed: {_words(account['prompts'], 'prompts')} ({_words(account['rollouts'], 'rollouts')})"
+
+
+def _words(counts: Counted, name: str) -> str:
+    return (
+        f"{counts['planned']:,} {name}, {counts['kept']:,} kept, {counts['again']:,} sampled again, "
+        f"{counts['lost']:,} lost"
+    )

@@ -7,9 +7,8 @@ from gradus.data.curation.by_use import of_role, of_use
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
-from gradus.tasks.runs.account import total
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.runs.records import Account
+from gradus.tasks.runs.records import Account, total
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.stages.rollout.account import KEYS, account_of
 

@@ -27,9 +27,8 @@ from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.runs.account import sentence
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.runs.records import Report
+from gradus.tasks.runs.records import Report, sentence
 from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending

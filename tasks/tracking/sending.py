@@ -31,7 +31,7 @@ from gradus.tasks.config.settings import Home, prices, traces_per_round
 from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
-from gradus.tasks.runs.account import sentence
+from gradus.tasks.runs.records import sentence
 from gradus.tasks.runtime.attempt import read_report, with_clock
 from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
 from gradus.tasks.tracking.facts import end_files, points, tables_tag, title, write_files

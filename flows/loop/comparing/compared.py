@@ -15,8 +15,7 @@ from gradus.tasks.formats import span
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
 from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
 from gradus.tasks.inspect.comparing.trainings import read_training
-from gradus.tasks.runs.costs import ComputedSeconds
-from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.history import ComputedSeconds, run_folder
 from gradus.tasks.tracking.names import flat_params
 
 

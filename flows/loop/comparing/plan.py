@@ -32,8 +32,7 @@ from gradus.tasks.inspect.comparing.planning import (
 from gradus.tasks.inspect.comparing.report import Methods
 from gradus.tasks.inspect.comparing.trainings import Training, problem_ids, read_training
 from gradus.tasks.inspect.comparing.tuning import num_held_out
-from gradus.tasks.runs.costs import ComputedSeconds
-from gradus.tasks.runs.history import brief, run_folders
+from gradus.tasks.runs.history import ComputedSeconds, brief, run_folders
 from gradus.tasks.tracking.facts import PLAN
 
 

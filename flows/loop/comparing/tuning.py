@@ -20,7 +20,7 @@ from gradus.flows.recipe.reading import recipe_from
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.trainings import read_training
 from gradus.tasks.inspect.comparing.tuning import Candidate, Tuned, tune
-from gradus.tasks.runs.costs import ComputedSeconds
+from gradus.tasks.runs.history import ComputedSeconds
 
 MAX_COMBINATIONS = 32
 _SUITE = "tuning"

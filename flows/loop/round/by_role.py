@@ -13,7 +13,7 @@ from gradus.data.records import JsonObject
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.past import Past
-from gradus.tasks.runs.costs import sampled_tokens
+from gradus.tasks.runs.history import sampled_tokens
 from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 

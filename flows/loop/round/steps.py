@@ -21,7 +21,7 @@ from gradus.flows.recipe.course.by_round import curate_config, hint_config, sect
 from gradus.flows.recipe.course.past import NOTHING, Figures, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.runs.costs import sampled_tokens
+from gradus.tasks.runs.history import sampled_tokens
 from gradus.tasks.runtime.calls import Call, Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
 

@@ -22,7 +22,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Figure
 from gradus.tasks.formats import visible
 from gradus.tasks.inspect.agreement.numbers import ONLY_FIRST, ONLY_SECOND, Change, change_of, counts_of, kappa_interval
-from gradus.tasks.runs.costs import is_evaluation
+from gradus.tasks.runs.history import is_evaluation
 from gradus.tasks.tracking.facts import AGREEMENT
 
 OWN = "own"

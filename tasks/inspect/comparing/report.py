@@ -27,7 +27,7 @@ from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Diff
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
 from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
-from gradus.tasks.runs.costs import is_evaluation
+from gradus.tasks.runs.history import is_evaluation
 from gradus.tasks.runtime.attempt import read_report
 
 BANDS = ("never solved", "less than half", "half or more", "always solved")

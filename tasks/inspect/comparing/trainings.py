@@ -14,8 +14,16 @@ import pyarrow as pa
 from gradus.data.arrays import Floats, Ints, bools, ints, one_array, positions, take_or_null
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.runs.costs import ComputedSeconds, is_evaluation, sampled_tokens
-from gradus.tasks.runs.history import Attempt, attempts, brief, missing, of_run
+from gradus.tasks.runs.history import (
+    Attempt,
+    ComputedSeconds,
+    attempts,
+    brief,
+    is_evaluation,
+    missing,
+    of_run,
+    sampled_tokens,
+)
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runtime.attempt import read_report
 

@@ -22,8 +22,7 @@ from gradus.data.nearest import did_you_mean
 from gradus.tasks.artifacts.copies import write_rows
 from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
-from gradus.tasks.runs.costs import is_evaluation
-from gradus.tasks.runs.history import run_folder, run_folders
+from gradus.tasks.runs.history import is_evaluation, run_folder, run_folders
 from gradus.tasks.runs.lineage import Lineage, Run, Use
 
 PARQUET = "parquet"

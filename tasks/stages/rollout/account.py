@@ -11,8 +11,7 @@ import pyarrow as pa
 from gradus.data.arrays import Column, Ints, ints, one_array, pc, positions
 from gradus.data.errors import StageError
 from gradus.data.lake.schema import PLAN, ROLLOUTS
-from gradus.tasks.runs.account import counted
-from gradus.tasks.runs.records import Account
+from gradus.tasks.runs.records import Account, counted
 
 KEYS = ("rollout_id", "plan_id", "group_id")
 """The columns of rollouts that are counted."""

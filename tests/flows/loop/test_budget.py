@@ -14,7 +14,7 @@ from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.reading import parse_recipe
-from gradus.tasks.runs.costs import ComputedSeconds
+from gradus.tasks.runs.history import ComputedSeconds
 from gradus.tasks.runtime.calls import Call, Outcome
 
 TABLES = {"rollout": "rollouts", "score": "scores", "update": "checkpoints", "evaluate": "evaluations"}

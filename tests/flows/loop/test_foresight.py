@@ -21,7 +21,7 @@ from gradus.tasks.artifacts.overlay import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.costs import Precedent
+from gradus.tasks.runs.history import Precedent
 from gradus.tasks.runtime.calls import Call, planned
 
 NOTHING_KNOWN: list[Precedent] = []

@@ -19,7 +19,7 @@ from gradus.tasks.inspect.comparing.files import keep_comparison, plot
 from gradus.tasks.inspect.comparing.planning import known_of
 from gradus.tasks.inspect.comparing.report import Terms, compare
 from gradus.tasks.inspect.comparing.trainings import Training, read_training
-from gradus.tasks.runs.costs import ComputedSeconds
+from gradus.tasks.runs.history import ComputedSeconds
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
 

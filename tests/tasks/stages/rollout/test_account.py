@@ -4,7 +4,7 @@ import pyarrow as pa
 import pytest
 
 from gradus.data.errors import StageError
-from gradus.tasks.runs.account import sentence, total
+from gradus.tasks.runs.records import sentence, total
 from gradus.tasks.stages.rollout.account import account_of
 
 PLAN = pa.table(
