@@ -1,1 +1,1 @@
-"""Reports of a run for MLflow, by a process of its own; `reporter`, `sending`, `rows` and `lineage` import mlflow."""
+"""Reports of a run for MLflow, by a process of its own; `reporter`, `sending` and `rows` import mlflow."""

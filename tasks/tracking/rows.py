@@ -1,18 +1,46 @@
-"""Rows of MLflow's table of runs: found again by a tag, begun, written, deleted.
+"""MLflow's objects: rows of its table of runs, tables as datasets, checkpoints as models by reference, samples as traces.
 
 A run of ours is one row with a row below it for each attempt of a stage, however many commands it took: its row has the
-name of the first invocation in the journal.
+name of the first invocation in the journal. What MLflow would keep twice is looked up by a tag before it is created.
+MLflow renders a text of a trace as Markdown, remote pictures included, and an object as JSON.
 """
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
+import mlflow
 from mlflow import MlflowClient
-from mlflow.entities import LifecycleStage, Metric, Param, Run, RunTag
+from mlflow.entities import (
+    AssessmentSource,
+    AssessmentSourceType,
+    Dataset,
+    DatasetInput,
+    InputTag,
+    LifecycleStage,
+    LoggedModel,
+    LoggedModelOutput,
+    LoggedModelStatus,
+    Metric,
+    NoOpSpan,
+    Param,
+    Run,
+    RunTag,
+)
+from mlflow.exceptions import MlflowException
+from mlflow.models.model import MLMODEL_FILE_NAME
+from mlflow.models.utils import get_external_mlflow_model_spec
+from mlflow.tracing.constant import SpanAttributeKey
+from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
+from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
+from gradus.tasks.runs.records import Sample
 from gradus.tasks.tracking.client import artifacts_uri
+from gradus.tasks.tracking.facts import COMPARISON, roles_by_artifact, shown
 from gradus.tasks.tracking.fold import Point
 from gradus.tasks.tracking.names import (
     MAX_TAG_CHARS,
@@ -22,6 +50,8 @@ from gradus.tasks.tracking.names import (
     cut,
     flat_params,
 )
+from gradus.tasks.tracking.notes import links_note
+from gradus.tasks.tracking.state import RefusedError
 from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
 NOTE = "mlflow.note.content"
@@ -29,6 +59,8 @@ FIRST = "gradus.first_invocation"
 """The tag of a run's row: the first invocation in its journal."""
 _ERROR = "gradus.error"
 _PAGE_ROWS = 1000
+
+CHECKPOINTS = "checkpoints"
 
 
 class Rows:
@@ -110,3 +142,158 @@ def experiment_of(client: MlflowClient, home: Path, uri: str) -> str:
     if not is_current(found.tags.get(VIEW_TAG)):
         client.set_experiment_tag(found.experiment_id, VIEW_TAG, saved_view())
     return found.experiment_id
+
+
+class LoggedLineage:
+    """Tells MLflow of artifacts; what it would keep twice is looked up before it is created."""
+
+    def __init__(self, client: MlflowClient, store: Store, experiment: str) -> None:
+        self._client = client
+        self._store = store
+        self._experiment = experiment
+
+    def log_inputs(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
+        """Log artifacts, by role, as the datasets that a run read; MLflow keeps each once."""
+        datasets = [self._input(ref, roles) for ref, roles in roles_by_artifact(inputs).items()]
+        if datasets:
+            self._client.log_inputs(run_id, datasets)
+
+    def _input(self, text: str, roles: Sequence[str]) -> DatasetInput:
+        """An input as a dataset by our digest, its role as context; the rows stay where they are."""
+        ref = Ref.parse(text)
+        manifest = self._store.find(ref)
+        profile = json.dumps({"num_rows": manifest.rows}) if manifest else None
+        source = json.dumps({"uri": str(self._store.path(ref))})
+        dataset = Dataset(name=ref.table, digest=ref.digest, source_type="local", source=source, profile=profile)
+        return DatasetInput(dataset, [InputTag("mlflow.data.context", " + ".join(roles))])
+
+    def checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
+        """Log a checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
+        query = f"tags.`gradus.output` = '{ref}'"
+        known = self._client.search_logged_models([self._experiment], filter_string=query)
+        model = known[0] if known else self._begun(ref, run_id, params)
+        if model.status != LoggedModelStatus.READY:  # new, or its reporter was killed here
+            with tempfile.TemporaryDirectory(prefix="gradus-") as folder:
+                get_external_mlflow_model_spec(model).save(str(Path(folder, MLMODEL_FILE_NAME)))
+                self._client.log_model_artifacts(model.model_id, folder)
+            self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+        return model.model_id
+
+    def _begun(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> LoggedModel:
+        """Create the model of a checkpoint; `mlflow.create_external_model` would finish it, and only once."""
+        return self._client.create_logged_model(
+            self._experiment,
+            name=f"policy-{params['round']}" if "round" in params else "policy",
+            source_run_id=run_id or None,
+            params=dict(params),
+            tags={
+                MLFLOW_MODEL_IS_EXTERNAL: "true",
+                "gradus.output": str(ref),
+                "gradus.folder": str(self._store.path(ref)),
+            },
+            model_type="policy",
+        )
+
+    def pruned(self, ref: Ref, time_s: float) -> None:
+        """Tag the model of a checkpoint that lost files with the date, if MLflow has it."""
+        query = f"tags.`gradus.output` = '{ref}'"
+        for model in self._client.search_logged_models([self._experiment], filter_string=query):
+            day = datetime.fromtimestamp(time_s, UTC).date().isoformat()
+            self._client.set_logged_model_tags(model.model_id, {"gradus.pruned": day})
+
+    def log_output(self, run_id: str, model_id: str, round_: int) -> None:
+        """Log a checkpoint as an output of a run, with its round as the step; MLflow would keep it a second time."""
+        outputs = self._client.get_run(run_id).outputs
+        if outputs is None or model_id not in [output.model_id for output in outputs.model_outputs]:
+            self._client.log_outputs(run_id, [LoggedModelOutput(model_id, round_)])
+
+    def evaluated(self, inputs: Mapping[str, Sequence[str]], run_id: str, params: Mapping[str, str]) -> dict[str, str]:
+        """Return what ties an evaluation's metrics to the checkpoint that it is of and to the problems that it used.
+
+        Empty if the rollouts are somebody else's, whose policy is not in the lake.
+        """
+        rollouts = self._store.find(Ref.parse(inputs["rollouts"][0])) if inputs.get("rollouts") else None
+        policies = [Ref.parse(text) for text in rollouts.parents.get("policy", ())] if rollouts else []
+        if not policies or policies[0].table != CHECKPOINTS or not inputs.get("problems"):
+            return {}
+        problems = Ref.parse(inputs["problems"][0])
+        model_id = self.checkpoint(policies[0], run_id, params)
+        return {"model_id": model_id, "dataset_name": problems.table, "dataset_digest": problems.digest}
+
+    def compared(self, folder: Path) -> str:
+        """Return the lines of a comparison's note that link to its trainings; empty if the run is none."""
+        if not (folder / COMPARISON).is_file():
+            return ""
+        found = json.loads((folder / COMPARISON).read_bytes())
+        return links_note(self._experiment, {run: self._training(run) for m in found["methods"] for run in m["runs"]})
+
+    def _training(self, name: str) -> str:
+        """The newest run of a training; empty if its own reporter has not got so far."""
+        query = f"tags.`gradus.run` = '{name}' and tags.`gradus.verb` = 'train'"
+        runs = self._client.search_runs([self._experiment], query, max_results=1)
+        return runs[0].info.run_id if runs else ""
+
+    def name_checkpoint(self, model_id: str, ref: Ref, names: tuple[str, str], run_id: str, note: str) -> None:
+        """Give a checkpoint an alias of a registered model: `names` are the model's and the alias."""
+        name, alias = names
+        try:
+            self._client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        query = f"name = '{name}' and tag.`gradus.output` = '{ref}'"
+        versions = self._client.search_model_versions(query)
+        version = (
+            versions[0]
+            if versions
+            else self._client.create_model_version(
+                name, source=f"models:/{model_id}", run_id=run_id or None, tags={"gradus.output": str(ref)}
+            )
+        )
+        if note:
+            self._client.update_model_version(name, version.version, description=note)
+        self._client.set_registered_model_alias(name, alias, version.version)
+
+
+_ASKED = ("question", "hint_text", "answer")
+_ANSWERED = ("completion", "extracted", "error")
+_RUN = "mlflow.sourceRun"
+"""Metadata that a trace has once it is whole: MLflow writes the span before, with a tag that the span names."""
+_SOURCE = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
+
+
+class Traces:
+    """Logs samples as traces of MLflow; each takes about 60 ms."""
+
+    def __init__(self, client: MlflowClient, experiment: str) -> None:
+        self._client = client
+        self._experiment = experiment
+
+    def log(self, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
+        """Log samples of an attempt, unless they are there with their feedback."""
+        for index, sample in enumerate(samples):
+            name = f"{attempt}:{index}"
+            query = f"tags.`gradus.sample` = '{name}'"
+            infos = [each.info for each in self._client.search_traces([self._experiment], filter_string=query)]
+            whole = [info for info in infos if _RUN in info.trace_metadata]
+            if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
+                self._client.delete_traces(self._experiment, trace_ids=torn)
+            said = {each.name for info in whole for each in info.assessments}
+            trace_id = whole[0].trace_id if whole else self._trace(run_id, name, sample)
+            for kind in ("reward", "outcome"):
+                if kind not in said and isinstance(value := sample.get(kind), str | float | int):
+                    mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
+
+    def _trace(self, run_id: str, name: str, sample: Sample) -> str:
+        span = mlflow.start_span_no_context(
+            str(sample.get("problem_id", "rollout")),
+            inputs=shown(sample, _ASKED),
+            attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
+            tags={"gradus.sample": name},
+            metadata={_RUN: run_id},
+            experiment_id=self._experiment,
+        )
+        span.end(outputs=shown(sample, _ANSWERED))
+        if isinstance(span, NoOpSpan):
+            raise RefusedError(f"no trace could be made of sample {name}")
+        return span.trace_id
