@@ -1,4 +1,4 @@
-"""MLflow's objects: rows of its table of runs, tables as datasets, checkpoints as models by reference, samples as traces.
+"""Objects of MLflow: rows of its table of runs, tables as datasets, checkpoints as models, samples as traces.
 
 A run of ours is one row with a row below it for each attempt of a stage, however many commands it took: its row has the
 name of the first invocation in the journal. What MLflow would keep twice is looked up by a tag before it is created.
@@ -40,7 +40,7 @@ from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.tracking.client import artifacts_uri
-from gradus.tasks.tracking.facts import COMPARISON, roles_by_artifact, shown
+from gradus.tasks.tracking.facts import COMPARISON, links_note, roles_by_artifact, shown
 from gradus.tasks.tracking.fold import Point
 from gradus.tasks.tracking.names import (
     MAX_TAG_CHARS,
@@ -50,7 +50,6 @@ from gradus.tasks.tracking.names import (
     cut,
     flat_params,
 )
-from gradus.tasks.tracking.notes import links_note
 from gradus.tasks.tracking.state import RefusedError
 from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 

@@ -34,10 +34,20 @@ from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
 from gradus.tasks.runtime.attempt import read_report, with_clock
 from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
-from gradus.tasks.tracking.facts import end_files, points, tables_tag, title, write_files
+from gradus.tasks.tracking.facts import (
+    CHANGES_FILE,
+    changes_text,
+    end_files,
+    points,
+    reused_note,
+    run_note,
+    stage_note,
+    tables_tag,
+    title,
+    write_files,
+)
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
-from gradus.tasks.tracking.notes import CHANGES_FILE, changes_text, reused_note, run_note, stage_note
 from gradus.tasks.tracking.rows import CHECKPOINTS, FIRST, LoggedLineage, Rows, Traces, experiment_of
 from gradus.tasks.tracking.state import RefusedError, UnreachableError, setup_lock
 
