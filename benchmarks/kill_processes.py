@@ -26,7 +26,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from gradus.tasks.tracking.state import status  # noqa: E402 - the checkout comes first
+from gradus.tasks.tracking.client import status  # noqa: E402 - the checkout comes first
 from tests.conftest import copy_databases  # noqa: E402
 from tests.e2e.conftest import RECIPE, SAMPLES, Program, _write_some  # noqa: E402
 

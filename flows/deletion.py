@@ -22,8 +22,7 @@ from gradus.tasks.runs.journal import num_bytes
 from gradus.tasks.runs.listing import Sizes
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.servers.home_servers import mlflow_login
-from gradus.tasks.tracking.client import tracking_uri
-from gradus.tasks.tracking.state import STATE, RefusedError, UnreachableError
+from gradus.tasks.tracking.client import STATE, RefusedError, UnreachableError, tracking_uri
 
 
 def plan_deleting(home: Home, run: str) -> Deleted:

@@ -22,8 +22,8 @@ from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.config.settings import Home, tracking_patience_s
 from gradus.tasks.runs.journal import event_lines, last_end, num_bytes
 from gradus.tasks.runs.records import Owner
+from gradus.tasks.tracking.client import RefusedError, State, UnreachableError, sole_teller, status
 from gradus.tasks.tracking.sending import Sender
-from gradus.tasks.tracking.state import RefusedError, State, UnreachableError, sole_teller, status
 
 POLL_S = 0.25
 MAX_BACKOFF_S = 30.0

@@ -39,7 +39,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.tracking.client import artifacts_uri
+from gradus.tasks.tracking.client import RefusedError, artifacts_uri
 from gradus.tasks.tracking.facts import COMPARISON, links_note, roles_by_artifact, shown
 from gradus.tasks.tracking.fold import Point
 from gradus.tasks.tracking.names import (
@@ -50,7 +50,6 @@ from gradus.tasks.tracking.names import (
     cut,
     flat_params,
 )
-from gradus.tasks.tracking.state import RefusedError
 from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
 NOTE = "mlflow.note.content"

@@ -33,7 +33,14 @@ from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
 from gradus.tasks.runtime.attempt import read_report, with_clock
-from gradus.tasks.tracking.client import database, tracker_environment, tracking_uri
+from gradus.tasks.tracking.client import (
+    RefusedError,
+    UnreachableError,
+    database,
+    setup_lock,
+    tracker_environment,
+    tracking_uri,
+)
 from gradus.tasks.tracking.facts import (
     CHANGES_FILE,
     changes_text,
@@ -49,7 +56,6 @@ from gradus.tasks.tracking.facts import (
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
 from gradus.tasks.tracking.rows import CHECKPOINTS, FIRST, LoggedLineage, Rows, Traces, experiment_of
-from gradus.tasks.tracking.state import RefusedError, UnreachableError, setup_lock
 
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})

@@ -19,7 +19,7 @@ from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.connection import Connection
 from gradus.tasks.servers.home_servers import connect
 from gradus.tasks.servers.secret import secret
-from gradus.tasks.tracking.state import status
+from gradus.tasks.tracking.client import status
 from tests.conftest import Server as Loopback
 from tests.conftest import copy_databases
 from tests.patience import quiet_port, until

@@ -15,8 +15,7 @@ import pytest
 
 from gradus.data.errors import LockedError, StageError
 from gradus.data.lake.store import Ref
-from gradus.tasks.tracking.client import database, start_sidecar, status, wait
-from gradus.tasks.tracking.state import STATE, State, sole_teller
+from gradus.tasks.tracking.client import STATE, State, database, sole_teller, start_sidecar, status, wait
 from tests.patience import until
 
 Run = Any

@@ -14,10 +14,9 @@ from gradus.data.lake.store import Store
 from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.runs.journal import EVENTS, append_line
 from gradus.tasks.runs.records import Which
-from gradus.tasks.tracking.client import status, tracking_uri
+from gradus.tasks.tracking.client import STATE, status, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 from gradus.tasks.tracking.fold import Fold
-from gradus.tasks.tracking.state import STATE
 
 Run = Any
 NewRun = Callable[[str], Run]

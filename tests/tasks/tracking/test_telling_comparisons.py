@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradus.tasks.tracking.client import tracking_uri
+from gradus.tasks.tracking.client import STATE, tracking_uri
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
-from gradus.tasks.tracking.state import STATE
 
 NewRun = Callable[[str], Any]
 
