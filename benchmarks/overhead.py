@@ -19,9 +19,9 @@ from pathlib import Path
 
 from common import environment
 
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.home_servers import start_servers
-from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.sending import ensure_database
 
 NUM_STAGES = 20

@@ -14,12 +14,11 @@ from pydantic import SecretStr
 
 from gradus.data.errors import GradusError
 from gradus.tasks.config.settings import Home, check_environment, check_room
-from gradus.tasks.host.home_folder import open_home
+from gradus.tasks.host.home_folder import open_home, secret
 from gradus.tasks.host.interrupt import remember_interrupts, stop_at_once
 from gradus.tasks.host.libraries import ignore_setting_files, lean_imports, prefect_files, profile_api
 from gradus.tasks.host.processes import isolate, refuse_unusable_proxies
 from gradus.tasks.servers.home_servers import connect, join
-from gradus.tasks.servers.secret import secret
 
 if TYPE_CHECKING:
     from prefect.settings import Settings

@@ -36,8 +36,8 @@ def ui(prefect_port: Port = 4200, mlflow_port: Port = 5000) -> None:
 
 def _say_addresses(home: Path, prefect_url: str, mlflow_url: str, *, ours: bool = True) -> None:
     """Print where the pages are, and how to log in if Prefect's server is `ours`; a database of MLflow's has none."""
+    from gradus.tasks.host.home_folder import secret, secret_path
     from gradus.tasks.servers.home_servers import mlflow_login
-    from gradus.tasks.servers.secret import secret, secret_path
     from gradus.tasks.tracking.view import address
 
     login = mlflow_login(home, mlflow_url)
@@ -60,7 +60,7 @@ Notify = Annotated[
 def serve(notify: Notify = "") -> None:
     """Serve every flow as a deployment until stopped, beside `gradus ui` or a server of its own."""
     from gradus.flows.environment import prefect_api
-    from gradus.tasks.servers.secret import secret, secret_path
+    from gradus.tasks.host.home_folder import secret, secret_path
     from gradus.tasks.tracking.client import tracking_uri
 
     if notify:

@@ -1,23 +1,26 @@
-"""The folder of a home: only its owner can look into it, and one that came with other files is not used.
+"""The folder of a home: only its owner can look into it, and one that came with other files is not used; its secret.
 
     open_home(Home.from_environment())
+    secret(home)        # a file of mode 0600, made once; who can read it may use the servers of that home
 
 A `.gradus` in the current folder may be part of an archive, a clone or a shared disk, with databases that name code to
 run and a secret that its author knows. So a home carries a mark that no archive can: the change time of one of
 its files, which the file system sets and no program can choose. A home that GRADUS_HOME names is used, and marked,
 whatever it is: naming it is the user's consent. Not covered: file systems that let a program set that time.
+The secret reaches servers and clients in their environment, never on a command line.
 """
 
 import contextlib
 import errno
 import json
 import os
+import secrets
 import shutil
 import stat
 import tempfile
 from pathlib import Path
 
-from gradus.data.errors import GradusError, UsageError, in_words
+from gradus.data.errors import GradusError, StageError, UsageError, in_words
 from gradus.data.files import replace_file
 from gradus.tasks.config.settings import Home
 
@@ -27,6 +30,10 @@ FOR_OWNER = 0o077
 """The umask of processes that write there."""
 _OWNER_ONLY = 0o700
 _MARK, _MARKED = "made-here", "made-here.json"
+
+FILE_NAME = "prefect-password"
+USER = "gradus"
+"""The name under which MLflow, or a browser for it, sends the secret; Prefect wants no name."""
 
 
 def open_home(home: Home) -> None:
@@ -112,3 +119,55 @@ def _close(folder: Path) -> None:
     status = folder.lstat()
     if stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and status.st_mode & 0o077:
         folder.chmod(_OWNER_ONLY)
+
+
+def secret_path(home: Path) -> Path:
+    """The file that holds the secret of a home."""
+    return home / FILE_NAME
+
+
+def secret(home: Path) -> str:
+    """Return the secret of a home, made at the first call; StageError if another account could know it."""
+    path = secret_path(home)
+    try:
+        return _read_secret(path)
+    except FileNotFoundError:
+        _make_secret(path)
+    return _read_secret(path)
+
+
+def _read_secret(path: Path) -> str:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as error:  # a symbolic link, or no permission
+        raise _refused(f"{path} cannot be read ({error.strerror})") from None
+    with os.fdopen(descriptor, encoding="utf-8") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+            raise _refused(f"other accounts can read or replace {path}")
+        found = file.read().strip()
+    if not found:
+        raise _refused(f"{path} is empty")
+    return found
+
+
+def _refused(problem: str) -> StageError:
+    return StageError(problem, hint="delete it; the next start makes another")
+
+
+def _make_secret(path: Path) -> None:
+    """Write a new secret under a temporary name, then link it to its own unless another process was first."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(32) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):
+            os.link(temporary, path)
+    finally:
+        temporary.unlink()

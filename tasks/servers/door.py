@@ -16,9 +16,9 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gradus.tasks.host.home_folder import USER
 from gradus.tasks.host.processes import die_with_parent
 from gradus.tasks.servers.keeper import PID
-from gradus.tasks.servers.secret import USER
 
 HEALTH = "/health"
 _OWN_SITES = ("same-origin", "none")

@@ -18,11 +18,11 @@ from urllib.parse import urlsplit
 
 from gradus.data.package import package_file
 from gradus.tasks.config.settings import server_idle_s
+from gradus.tasks.host.home_folder import USER, secret
 from gradus.tasks.host.libraries import prefect_files
 from gradus.tasks.servers import connection
 from gradus.tasks.servers.connection import LOOPBACK, Connection, folder_of
 from gradus.tasks.servers.keeper import Server
-from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.client import database, tracking_uri
 
 PAGES_PORT = 4200

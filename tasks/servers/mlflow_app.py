@@ -16,9 +16,9 @@ from starlette.middleware.wsgi import WSGIMiddleware
 from starlette.types import ASGIApp
 
 from gradus.tasks.config.settings import Home
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.host.libraries import lean_imports
 from gradus.tasks.servers.door import Login, guarded
-from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.client import artifacts_uri, tracking_uri
 
 with lean_imports():

@@ -15,10 +15,10 @@ from typing import Any, ClassVar
 import pyarrow.parquet as pq
 import pytest
 
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.connection import Connection
 from gradus.tasks.servers.home_servers import connect
-from gradus.tasks.servers.secret import secret
 from gradus.tasks.tracking.client import status
 from tests.conftest import Server as Loopback
 from tests.conftest import copy_databases

@@ -18,9 +18,9 @@ import psutil
 import pytest
 import websockets
 
+from gradus.tasks.host.home_folder import USER
 from gradus.tasks.preflight.access import ask_mlflow
 from gradus.tasks.servers.home_servers import mlflow_login
-from gradus.tasks.servers.secret import USER
 from gradus.tasks.tracking.view import VIEW_TAG, experiment_address, saved_view
 from tests.e2e.conftest import Program
 from tests.patience import patient_client, until

@@ -15,8 +15,8 @@ import httpx
 import psutil
 import pytest
 
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.servers.secret import secret
 from tests import patience
 from tests.e2e.conftest import RECIPE, Program
 from tests.hostile import make_settings

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.servers.home_servers import connect
-from gradus.tasks.servers.secret import secret
 from tests.e2e.conftest import ROOT, Program, WarmProgram
 from tests.patience import quiet_port
 

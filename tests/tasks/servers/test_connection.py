@@ -21,11 +21,11 @@ import pytest
 from gradus.data.errors import StageError
 from gradus.flows.environment import prefect_api
 from gradus.tasks.config.settings import Home
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.servers import connection as connections
 from gradus.tasks.servers import home_servers
 from gradus.tasks.servers.connection import folder_of, join
 from gradus.tasks.servers.home_servers import connect, prefect_database
-from gradus.tasks.servers.secret import secret
 from tests.patience import runs, until
 from tests.servers import kill, served, servers
 from tests.strangers import NOBODY

@@ -14,10 +14,10 @@ import psutil
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.tasks.host.home_folder import secret
 from gradus.tasks.servers.connection import bound
 from gradus.tasks.servers.door import basic
 from gradus.tasks.servers.home_servers import server_environment, start_servers
-from gradus.tasks.servers.secret import secret
 from tests.conftest import TESTS_PATH
 from tests.hostile import make_hostile
 from tests.patience import quiet_port, runs, until

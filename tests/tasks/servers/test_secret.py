@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gradus.data.errors import StageError
-from gradus.tasks.servers.secret import secret, secret_path
+from gradus.tasks.host.home_folder import secret, secret_path
 
 
 def test_a_secret_is_made_once_whoever_asks_first_and_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import mlflow
 import pytest
 
+from gradus.tasks.host.home_folder import USER, secret
 from gradus.tasks.servers.home_servers import mlflow_login, start_mlflow
-from gradus.tasks.servers.secret import USER, secret
 from gradus.tasks.tracking.client import tracking_uri
 from gradus.tasks.tracking.view import address
 from tests.browser import CHROMIUM, Browser
