@@ -19,7 +19,7 @@ from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
 from gradus.data.lake.schema import PROBLEMS as PROBLEMS_TABLE
 from gradus.tasks.config.prompts import PROBLEMS, PromptConfig, counting
-from gradus.tasks.config.round_columns import of_problem, tracked_columns
+from gradus.tasks.config.rounds import of_problem, tracked_columns
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""

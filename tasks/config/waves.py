@@ -10,7 +10,7 @@ from gradus.components.stage import Stage
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.round_columns import round_columns, tracked_columns
+from gradus.tasks.config.rounds import round_columns
 
 
 class RoleConfig(Config):
@@ -58,9 +58,8 @@ class PlanningConfig(Config):
     @property
     def reads(self) -> Mapping[str, tuple[str, ...]]:
         """The columns that the stage reads of rollouts, scores, problems, plan and trackers."""
-        keys = [key for by in self.tracked.values() for key in by]
-        found = round_columns(self.wave.needs, [chosen.needs for chosen in chosen_in(self.curate)], keys)
-        return {**found, **tracked_columns(self.tracked)}
+        curated = [chosen.needs for chosen in chosen_in(self.curate)]
+        return round_columns(self.wave.needs, curated, tracked=self.tracked)
 
 
 WAVE = Stage(

@@ -26,7 +26,7 @@ from gradus.models.policy_files import CONFIG, WHOLE, FileError, head_fault, num
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.shaping import is_carried
+from gradus.tasks.config.rounds import is_carried
 from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake, refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}

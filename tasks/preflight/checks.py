@@ -29,8 +29,8 @@ from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError,
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.redaction import check_seen_variables
+from gradus.tasks.config.rounds import is_tracked
 from gradus.tasks.config.score import RewardConfig
-from gradus.tasks.config.trackers import is_tracked
 
 Named: TypeAlias = Mapping[str, Sequence[str]]
 """Inputs named by the user, by role."""

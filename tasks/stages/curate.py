@@ -29,7 +29,7 @@ from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.prompts import PromptConfig
-from gradus.tasks.config.round_columns import of_problem
+from gradus.tasks.config.rounds import of_problem
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult

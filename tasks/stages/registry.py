@@ -20,9 +20,8 @@ from gradus.tasks.config.evaluate import EVALUATE
 from gradus.tasks.config.ingest import INGEST
 from gradus.tasks.config.learning import GRADIENT, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
+from gradus.tasks.config.rounds import MEASURE, SHAPE, TRACKER
 from gradus.tasks.config.score import SCORE
-from gradus.tasks.config.shaping import SHAPE
-from gradus.tasks.config.trackers import MEASURE, TRACKER
 from gradus.tasks.config.waves import WAVE
 
 STAGES = {

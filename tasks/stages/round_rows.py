@@ -21,7 +21,7 @@ from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, P
 from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import TableRows
 from gradus.tasks.artifacts.token_places import with_places
-from gradus.tasks.config.round_columns import tracked_columns
+from gradus.tasks.config.rounds import tracked_columns
 from gradus.tasks.stages.context import StageContext
 
 T = TypeVar("T", bound=TableRows)
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=TableRows)
 def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]], role: str = "") -> tuple[RoundRows, pa.Array]:
     """Return the rollouts of a round beside their scores, plan rows and problems, and the names of the groups, (G,).
 
-    `reads` names the columns of each role (gradus.tasks.config.round_columns); those of a missing role are not there.
+    `reads` names the columns of each role (gradus.tasks.config.rounds); those of a missing role are not there.
     `role` is the one whose rows are learned from, empty for the policy.
     """
     given = seen_by(_rollouts(ctx, reads["rollouts"]), role)

@@ -19,7 +19,7 @@ from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.shaping import ShapingConfig
+from gradus.tasks.config.rounds import ShapingConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows

@@ -16,8 +16,7 @@ from gradus.tasks.config.curation import (
     SampleConfig,
 )
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.shaping import ShapingConfig
-from gradus.tasks.config.trackers import MeasuringConfig, TrackingConfig, tracked_by
+from gradus.tasks.config.rounds import MeasuringConfig, ShapingConfig, TrackingConfig, tracked_by
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.stages.registry import stage_spec
 

@@ -19,7 +19,7 @@ from gradus.models.errors import PolicyError
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_prompt_side
 from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
-from gradus.tasks.config.trackers import MeasuringConfig
+from gradus.tasks.config.rounds import MeasuringConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult

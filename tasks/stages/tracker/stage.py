@@ -17,7 +17,7 @@ from gradus.data.curation.round import Round, WaveError
 from gradus.data.curation.tracked import Tracked, TrackerError, changed_rows, merged, named, unnamed
 from gradus.data.errors import BadInputError
 from gradus.data.lake.columns import kind_of
-from gradus.tasks.config.trackers import TrackingConfig
+from gradus.tasks.config.rounds import TrackingConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Metrics
 from gradus.tasks.stages.context import StageContext, StageResult

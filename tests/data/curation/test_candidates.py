@@ -16,7 +16,7 @@ from gradus.components.rows import ColumnError, Rows
 from gradus.data.curation.candidates import Candidates, candidates
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.errors import BadInputError
-from gradus.tasks.config.trackers import is_tracked
+from gradus.tasks.config.rounds import is_tracked
 
 REGISTERED = [each for kind in ("filter", "ranking", "sampler") for each in components(kind).values()]
 REQUIRED: dict[str, dict[str, Any]] = {

@@ -13,7 +13,7 @@ from gradus.data.curation.filters.predicates import where
 from gradus.data.curation.results import Selection
 from gradus.data.errors import BadInputError, UsageError
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.trackers import TrackerConfig, tracked_by
+from gradus.tasks.config.rounds import TrackerConfig, tracked_by
 from gradus.tasks.preflight.checks import check_reads
 
 

@@ -30,7 +30,7 @@ from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.state import TrainState
 from gradus.models.training.update import optimise
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.shaping import is_carried
+from gradus.tasks.config.rounds import is_carried
 from gradus.tasks.stages.update.work import objective_of
 
 SETTINGS: Mapping[str, dict[str, Any]] = {

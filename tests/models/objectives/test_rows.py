@@ -18,7 +18,7 @@ from gradus.data.lake.schema import OF_MARKS
 from gradus.models.objectives.columns import COLUMNS, columns_of, place_of
 from gradus.models.objectives.objective import Part, Term
 from gradus.models.objectives.rows import ColumnError, Rows
-from gradus.tasks.config.shaping import is_carried
+from gradus.tasks.config.rounds import is_carried
 
 REGISTERED = [each for kind in OF_ROWS for each in components(kind).values()]
 LENGTHS = torch.tensor([2, 0, 3, 1])

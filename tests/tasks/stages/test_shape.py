@@ -9,7 +9,7 @@ import pytest
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.shaping import ShapingConfig
+from gradus.tasks.config.rounds import ShapingConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.shape import run
 from gradus.tasks.stages.warm import Warm

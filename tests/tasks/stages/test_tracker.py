@@ -15,7 +15,7 @@ from gradus.data.curation.tracked import changed_rows, merged, named, with_track
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.trackers import TrackingConfig
+from gradus.tasks.config.rounds import TrackingConfig
 from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runtime.calls import Call, planned
 from gradus.tasks.stages import curate, wave
