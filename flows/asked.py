@@ -10,7 +10,7 @@ from gradus.flows.parameters import Input, Named, Taken, methods, named, recipes
 from gradus.flows.recipe.assignments import Assignments, pairs
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.overlays import task_overlay
-from gradus.tasks.config.evaluate import MARGIN
+from gradus.tasks.config.score import MARGIN
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import check_name
 

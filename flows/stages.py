@@ -29,10 +29,9 @@ from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, SampleConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.redaction import refuse_credentials
 from gradus.tasks.config.rollout import RESEEDS, RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks

@@ -19,9 +19,8 @@ from gradus.flows.library.texts import READ, configured, of_part, of_stage
 from gradus.flows.parameters import MEASURING, OUT, SEED, Input, declared, describe, named
 from gradus.flows.recipe.assignments import Assignments
 from gradus.tasks.config.curation import DifficultyConfig, SampleConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import SCORE, ScoreConfig
+from gradus.tasks.config.score import SCORE, EvaluateConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
 from gradus.tasks.preflight.checks import check_input, check_inputs, check_no_input, check_out, check_stage

@@ -27,7 +27,7 @@ from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
 from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import is_filtered, shared_problems
 from gradus.tasks.preflight.abilities import positions

@@ -28,9 +28,9 @@ from gradus.tasks.config.curation import (
     CurateConfig,
     DifficultyConfig,
     HintConfig,
+    IngestConfig,
     SampleConfig,
 )
-from gradus.tasks.config.ingest import IngestConfig
 from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import UpdateConfig, refuse_without_solution
 from gradus.tasks.config.rollout import RolloutConfig

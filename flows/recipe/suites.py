@@ -19,10 +19,9 @@ from gradus.components.chosen import MeasureConfig, ShapeConfig, WaveConfig
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.lake.schema import NO_TRACKER
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig, Stops
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 
 LAST = "last"
 """The value of `select` that takes the last checkpoint, whatever the figures are."""

@@ -164,8 +164,6 @@ def tracked_by(keepers: Sequence[Chosen], readers: Iterable[Chosen]) -> dict[str
     return found
 
 
-
-
 def is_tracked(column: str) -> bool:
     """Return whether a column is called as one of a tracker or measure is: NAME.COLUMN.
 

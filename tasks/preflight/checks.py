@@ -26,8 +26,7 @@ from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.data.sources.streams import refuse_source
 from gradus.models.policy_files import ADAPTER_CONFIG, CONFIG, WHOLE, FileError, refuse_broken
-from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.curation import CurateConfig, IngestConfig
 from gradus.tasks.config.redaction import check_seen_variables
 from gradus.tasks.config.rounds import is_tracked
 from gradus.tasks.config.score import RewardConfig

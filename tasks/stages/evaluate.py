@@ -39,7 +39,7 @@ from gradus.data.intervals import mean_of, share_interval
 from gradus.data.lake.schema import EVALUATIONS, cast_to_schema
 from gradus.data.metrics import majority_at_k, pass_at_k
 from gradus.data.records import Figure
-from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.verdicts import NUM_NAMED, coverage

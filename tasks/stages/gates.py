@@ -9,10 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 from gradus.tasks.host.processes import log_name
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT

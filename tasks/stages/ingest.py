@@ -11,7 +11,7 @@ from gradus.data.sources.problems import problems_table
 from gradus.data.sources.reading import Refused
 from gradus.data.sources.streams import open_source
 from gradus.tasks.artifacts.prompt_lengths import prompt_lengths
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 
 NUM_SAMPLES = 16

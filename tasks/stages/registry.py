@@ -15,13 +15,11 @@ from gradus.components.stage import CHECKPOINTS, Stage, named_object
 from gradus.data.errors import BadInputError, UsageError, in_words
 from gradus.data.lake.schema import TABLES
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT
-from gradus.tasks.config.evaluate import EVALUATE
-from gradus.tasks.config.ingest import INGEST
+from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT, INGEST
 from gradus.tasks.config.learning import GRADIENT, UPDATE, WARMSTART
 from gradus.tasks.config.rollout import ROLLOUT
 from gradus.tasks.config.rounds import MEASURE, SHAPE, TRACKER
-from gradus.tasks.config.score import SCORE
+from gradus.tasks.config.score import EVALUATE, SCORE
 from gradus.tasks.config.waves import WAVE
 
 STAGES = {

@@ -13,7 +13,7 @@ from gradus.data.errors import UsageError
 from gradus.flows import deployed, stages
 from gradus.flows.serve import deployments
 from gradus.flows.verbs import gradus_flow, plain_parameters, refuse_unbound
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.curation import IngestConfig
 
 ROOT = Path(__file__).parents[2]
 

@@ -21,7 +21,7 @@ from gradus.data.intervals import mean_of, share_interval
 from gradus.data.lake.store import Ref
 from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.evaluate import MARGIN
+from gradus.tasks.config.score import MARGIN
 from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, num_clusters, remarks_on, units
 from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Fields, MethodFigures, PlanNote
 from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts

@@ -10,10 +10,9 @@ from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.evaluate import EvaluateConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 
 OWN = """
 from gradus.components import component

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from gradus.components.settings import credentials_in
 from gradus.data.errors import UsageError
-from gradus.tasks.config.ingest import IngestConfig
+from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.config.redaction import hide, refuse_credentials
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.preflight.access import ask_mlflow, mlflow_words, prefect_answer

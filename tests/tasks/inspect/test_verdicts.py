@@ -10,7 +10,7 @@ import pytest
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.intervals import crossed, detectable
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.evaluate import MARGIN
+from gradus.tasks.config.score import MARGIN
 from gradus.tasks.inspect.comparing.clusters import clusters_of
 from gradus.tasks.inspect.comparing.planning import Variances, plan_remarks, refuse_unknown_column, sealed
 from gradus.tasks.inspect.comparing.report import by_difficulty

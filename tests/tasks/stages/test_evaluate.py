@@ -9,7 +9,7 @@ import pytest
 from gradus.data.curation.batch import UNJUDGED
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.evaluate import EvaluateConfig
+from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.evaluate import run
 from gradus.tasks.stages.gates import verdict_breach

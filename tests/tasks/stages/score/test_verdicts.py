@@ -8,8 +8,7 @@ from pydantic import ValidationError
 from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.tasks.config.curation import DIFFICULTY, DifficultyConfig
-from gradus.tasks.config.evaluate import EVALUATE, EvaluateConfig
-from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.config.score import EVALUATE, EvaluateConfig, RewardConfig, ScoreConfig
 from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
 
 
