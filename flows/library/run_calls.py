@@ -18,8 +18,8 @@ from gradus.flows.loop.comparing.budget import HOW
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, named, stages
 from gradus.flows.recipe.checking import check_settings
+from gradus.flows.recipe.config import read_keep
 from gradus.flows.recipe.reading import RECIPES
-from gradus.tasks.config.keep import read_keep
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.history import run_folder

@@ -10,7 +10,7 @@ from gradus.data.runlock import RunLock
 from gradus.flows.console.answers import Freed, Restored
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
-from gradus.tasks.config.keep import KeepConfig
+from gradus.flows.recipe.config import KeepConfig
 from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
 from gradus.tasks.runs.history import ComputedSeconds, run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events

@@ -4,7 +4,7 @@ Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recip
 the order given.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from operator import eq
 from typing import Annotated, Any, TypeVar, cast
@@ -14,7 +14,7 @@ from pydantic import Field, field_validator, model_validator
 from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
-from gradus.data.errors import shortened
+from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.schema import NO_TRACKER, OWN
 from gradus.data.worked import AS_IT_STANDS
 from gradus.flows.recipe.course.phases import Phase, with_rounds
@@ -31,7 +31,6 @@ from gradus.tasks.config.curation import (
     IngestConfig,
     SampleConfig,
 )
-from gradus.tasks.config.keep import KeepConfig
 from gradus.tasks.config.learning import UpdateConfig, refuse_without_solution
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
@@ -40,6 +39,45 @@ from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import STAGES
 
 C = TypeVar("C", bound=Config)
+
+
+class KeepConfig(Config):
+    """Checkpoints that keep their weights; every checkpoint keeps its manifest, and can be computed again."""
+
+    last: int = Field(default=2, ge=1, le=MAX_ROUNDS)
+    """Those of the last N rounds; the newest keeps its train state too."""
+    every: int = Field(default=0, ge=0, le=MAX_ROUNDS)
+    """And those of every N-th round, with their train states; 0 for none."""
+    best: bool = True
+    """The best one, by the selection suite or by the only one."""
+
+    def weights(self, rounds: Iterable[int], best: int | None) -> set[int]:
+        """Return which of the rounds keep their weights."""
+        known = sorted(rounds)
+        return {*known[-self.last :], *self.landmarks(known), *({best} if self.best and best is not None else ())}
+
+    def states(self, rounds: Iterable[int]) -> set[int]:
+        """Return which of the rounds keep their train states."""
+        known = sorted(rounds)
+        return {*known[-1:], *self.landmarks(known)}
+
+    def landmarks(self, rounds: Iterable[int]) -> set[int]:
+        """Return those of every N-th round."""
+        return {index for index in rounds if self.every and index % self.every == 0}
+
+
+def read_keep(text: str) -> KeepConfig:
+    """Read `last=2,every=5,best`; best is left out where the text does not name it. UsageError if it is wrong."""
+    found: dict[str, int | bool] = {"best": False}
+    for part in filter(None, (each.strip() for each in text.split(","))):
+        name, _, value = part.partition("=")
+        if part == "best":
+            found["best"] = True
+        elif name in ("last", "every") and value.isdigit() and int(value) > 0:
+            found[name] = int(value)
+        else:
+            raise UsageError(f"--keep {part!r} names no checkpoints", hint="write --keep last=2,every=5,best")
+    return KeepConfig.model_validate(found)
 
 
 class BeginConfig(Config):

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.room import kept_rounds, made_by_round
-from gradus.flows.recipe.config import Recipe
-from gradus.tasks.config.keep import KeepConfig, read_keep
+from gradus.flows.recipe.config import KeepConfig, Recipe, read_keep
 
 
 def recipe(**settings: Any) -> Recipe:
