@@ -24,8 +24,7 @@ from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import following_rounds, settled
 from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings
-from gradus.tasks.artifacts.footprint import Footprint, footprint
-from gradus.tasks.artifacts.overlay import overlay
+from gradus.tasks.artifacts.ahead import Footprint, footprint, overlay
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import count, duration, size
 from gradus.tasks.runs.history import precedents

@@ -15,7 +15,7 @@ from gradus.components.chosen import chosen_in
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.flows.console.answers import ForeseenCall
-from gradus.tasks.artifacts.overlay import Overlay
+from gradus.tasks.artifacts.ahead import Overlay
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of

@@ -21,12 +21,19 @@ from gradus.flows.recipe.heads import check_heads
 from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
-from gradus.tasks.artifacts.beginning import refuse_foreign, refuse_odd_plan, refuse_other_policy, refuse_unusable
+from gradus.tasks.artifacts.beginning import (
+    foreign_rows,
+    refuse_foreign,
+    refuse_odd_plan,
+    refuse_other_policy,
+    refuse_unsolved,
+    refuse_unusable,
+    start_ref,
+    traces_ref,
+)
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
-from gradus.tasks.artifacts.prompt_lengths import refuse_long
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
-from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
+from gradus.tasks.artifacts.tokens import refuse_long
 from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import is_filtered, shared_problems

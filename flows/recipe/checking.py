@@ -133,7 +133,7 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
 
 def _check_trackers(recipe: Recipe, lake: Path) -> None:
     """Refuse trackers that cannot be used, and rows that one cannot begin with."""
-    from gradus.tasks.artifacts.tracker_rows import check_start  # noqa: PLC0415 - loads Arrow's functions
+    from gradus.tasks.artifacts.beginning import check_start  # noqa: PLC0415 - loads Arrow's functions
 
     for tracker in recipe.trackers:
         for index in _changed(recipe, tracker.short):

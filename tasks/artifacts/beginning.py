@@ -1,16 +1,29 @@
-"""Rows of an earlier run, or of the user's files, that a training begins with: refused if it could not use them."""
+"""Rows of an earlier run, or of files of the user, that a training begins with: refused if it could not use them.
+
+start_ref(store, tracker)                          # rows that a tracker begins with
+traces_ref(store, "traces.jsonl", [problems])      # completions that waves plan without sampling them
+"""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
+from gradus.components.chosen import TrackerConfig
 from gradus.data.arrays import Bools, Column, bools, ints, nulls, one_array, pc, positions, ragged
+from gradus.data.curation.tracked import TrackerError, changed_rows, merged, named
 from gradus.data.curation.uses import LEARN
-from gradus.data.errors import BadInputError, GateError
-from gradus.data.lake.schema import PLAN, ROLLOUTS
+from gradus.data.errors import BadInputError, GateError, shortened
+from gradus.data.lake.schema import PLAN, ROLLOUTS, TRACKERS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import lineage
+from gradus.data.records import Problem
+from gradus.data.sources.reading import Refused
+from gradus.data.sources.tabular import read_user_table
+from gradus.data.sources.traces import read_traces
+from gradus.tasks.config.prompts import PROMPT_COLUMNS
+from gradus.tasks.preflight.checks import file_of, in_lake
 
 
 def refuse_foreign(store: Store, given: Ref, problems: Ref) -> None:
@@ -137,3 +150,108 @@ def refuse_unusable(
             f"begin.rollouts: no rollout was sampled by {policy}, or by one of the {max_age} policies before it",
             hint="begin with the policy of that run (policy = ...), or raise update.max_age",
         )
+
+
+def start_ref(store: Store, tracker: TrackerConfig) -> Ref:
+    """Return the artifact that a tracker begins with; those of a file are stored, named by their content."""
+    ref = in_lake(store.root, tracker.start, TRACKERS.name)
+    if ref is None:
+        return store.put(TRACKERS.name, _of_file(tracker))
+    _refuse_others(store, ref, tracker)
+    return ref
+
+
+def check_start(store: Store, tracker: TrackerConfig) -> None:
+    """Raise BadInputError or UsageError if a tracker cannot begin with the rows that it names."""
+    ref = in_lake(store.root, tracker.start, TRACKERS.name)
+    if ref is None:
+        _of_file(tracker)
+    else:
+        _refuse_others(store, ref, tracker)
+
+
+def foreign_rows(store: Store, tracker: TrackerConfig, start: Ref, problems: Sequence[Ref]) -> list[str]:
+    """Return a sentence if rows that a tracker begins with are of problems of no training set, else nothing.
+
+    Raise BadInputError if all rows are. A tracker that keeps nothing by problem has no such rows.
+    """
+    if "problem_id" not in tracker.by:
+        return []
+    theirs = store.read(start, ["problem_id"]).column("problem_id")
+    ours = pa.chunked_array([each for ref in problems for each in store.read(ref, ["problem_id"])["problem_id"].chunks])
+    num, num_foreign = len(theirs), int((positions(theirs, ours) < 0).sum())
+    if num and num_foreign == num:
+        raise BadInputError(
+            f"{tracker.short}.start: none of the {num:,} rows of {tracker.start} is of a problem that is trained on",
+            hint="give rows of the same problems; `gradus sql 'select problem_id, question from problems'` lists them",
+        )
+    if not num_foreign:
+        return []
+    are = "is of a problem that is" if num_foreign == 1 else "are of problems that are"
+    return [f"{tracker.short}.start: {num_foreign:,} of {num:,} rows {are} not trained on"]
+
+
+def _refuse_others(store: Store, ref: Ref, tracker: TrackerConfig) -> None:
+    """Raise BadInputError for rows of another tracker, without its columns, or kept with other settings."""
+    what, columns = f"{tracker.short}.start: {ref}", store.columns(ref)
+    if missing := next((name for name in (*tracker.by, *tracker.keeps) if name not in columns), ""):
+        theirs = dict.fromkeys(name.partition(".")[0] for name in columns if "." in name)
+        raise BadInputError(
+            f"{what} has no column {missing}, but {', '.join(columns)}",
+            hint=f"it is of the tracker {' or '.join(theirs)}: give rows of {tracker.label}",
+        )
+    kept = store.manifest(ref).config.get("tracker")
+    settings = kept if isinstance(kept, dict) else {}
+    for name, value in tracker.model_dump(mode="json").items():
+        if name in tracker.settings and settings.get(name, value) != value:
+            raise BadInputError(
+                f"{what} was kept with {name} = {settings[name]}, and the recipe says {name} = {value}",
+                hint=f"set {name} = {settings[name]}, or begin without these rows",
+            )
+
+
+def _of_file(tracker: TrackerConfig) -> pa.Table:
+    """Return the rows of a file, whose columns may be called COLUMN or NAME.COLUMN."""
+    path: Path = file_of(tracker.start, TRACKERS.name)
+    table, _ = read_user_table(path, TRACKERS, {}, strict=True)
+    found = table.rename_columns([name.removeprefix(f"{tracker.short}.") for name in table.column_names])
+    columns = tuple(name.partition(".")[2] for name in tracker.keeps)
+    wanted = [name for name in (*tracker.by, *columns) if name in found.column_names]
+    try:
+        rows = changed_rows({name: found.column(name) for name in wanted}, tracker.by, columns)
+    except TrackerError as error:
+        said = str(error).replace("it returns", "it has")
+        raise BadInputError(f"{tracker.short}.start: {shortened(str(path))}: {said}") from None
+    return named(merged(None, rows, tracker.by), tracker.short, tracker.by)
+
+
+def traces_ref(store: Store, path: str, problems: Sequence[Ref]) -> tuple[Ref, list[str]]:
+    """Store the texts of a file, named by their content, and return a remark on rows that are left out, if any are.
+
+    BadInputError if no row is of one of the problems.
+    """
+    known: dict[str, Problem] = {
+        row["problem_id"]: row for ref in problems for row in store.read(ref, PROMPT_COLUMNS).to_pylist()
+    }
+    refused = Refused()
+    traces = read_traces(Path(path), [*known.values()], refused)
+    table = pa.table(
+        {
+            "rollout_id": [str(number) for number in range(len(traces))],
+            "problem_id": [each.problem_id for each in traces],
+            "completion": [each.text for each in traces],
+            "source": pa.array([each.source for each in traces], pa.string()),
+        }
+    )
+    num = refused.reasons.total()
+    reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.reasons.most_common())
+    first = next(iter(refused.examples), "")
+    remark = f"{path}: {num} of {num + len(traces)} rows are left out ({reasons}; first {first})"
+    return store.put(ROLLOUTS.name, table), [remark] if num else []
+
+
+def refuse_unsolved(store: Store, problems: Sequence[Ref]) -> None:
+    """Raise BadInputError if no problem has a worked solution."""
+    columns = [store.read(ref, ["problem_id", "solution"]).column("solution") for ref in problems]
+    if all(column.null_count == len(column) for column in columns):
+        raise BadInputError("no problem has a worked solution to give", hint="see `gradus ingest`")

@@ -24,7 +24,7 @@ from gradus.data.lake.names import regular_file
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
-from gradus.tasks.artifacts.foreign import STATE
+from gradus.tasks.artifacts.resolve import STATE
 from gradus.tasks.preflight.checks import ANOTHER, manifest_of_copy
 
 

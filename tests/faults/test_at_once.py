@@ -13,7 +13,7 @@ import pytest
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.runlock import held
-from gradus.tasks.artifacts.foreign import taken
+from gradus.tasks.artifacts.resolve import taken
 
 ROOT = Path(__file__).parents[2]
 NUM_PROCESSES, NUM_TIMES = 3, 4
@@ -22,7 +22,7 @@ import sys, time
 from pathlib import Path
 import pyarrow as pa
 from gradus.data.lake.store import Store
-from gradus.tasks.artifacts.foreign import taken
+from gradus.tasks.artifacts.resolve import taken
 
 root, me, num_processes, num_times = Path(sys.argv[1]), *map(int, sys.argv[2:])
 table = pa.table({"problem_id": ["p"], "question": ["1 + 1 ="], "answer": ["2"]})

@@ -11,8 +11,7 @@ from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget
-from gradus.tasks.artifacts.adapters import base_of_next, begins_adapter
-from gradus.tasks.artifacts.loading import LoadedPolicies, oom_as_stage_error
+from gradus.tasks.artifacts.loading import LoadedPolicies, base_of_next, begins_adapter, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig

@@ -28,8 +28,14 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
-from gradus.tasks.artifacts.adapters import adapted_policy, write_adapter
-from gradus.tasks.artifacts.loading import ROOM, divided_policy, loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.loading import (
+    ROOM,
+    adapted_policy,
+    divided_policy,
+    loaded_policy,
+    oom_as_stage_error,
+    write_adapter,
+)
 from gradus.tasks.artifacts.policies import EMA
 from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig

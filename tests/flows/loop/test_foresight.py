@@ -17,7 +17,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
-from gradus.tasks.artifacts.overlay import overlay
+from gradus.tasks.artifacts.ahead import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import Home

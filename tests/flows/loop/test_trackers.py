@@ -17,7 +17,7 @@ from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import load_recipe
-from gradus.tasks.artifacts.tracker_rows import foreign_rows, start_ref
+from gradus.tasks.artifacts.beginning import foreign_rows, start_ref
 from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import EVERY_ROUND, START, Rehearsal, recipe
 

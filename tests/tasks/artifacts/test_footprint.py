@@ -12,7 +12,7 @@ from gradus.data.lake.store import Store
 from gradus.models.policy import load_policy
 from gradus.models.training.lora import add_lora, trained_parameters
 from gradus.models.training.settings import LoraConfig
-from gradus.tasks.artifacts.footprint import footprint
+from gradus.tasks.artifacts.ahead import footprint
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.learning import UpdateConfig

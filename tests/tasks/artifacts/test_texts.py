@@ -8,7 +8,7 @@ import pytest
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Store
-from gradus.tasks.artifacts.texts import refuse_unsolved, traces_ref
+from gradus.tasks.artifacts.beginning import refuse_unsolved, traces_ref
 
 PROBLEMS = {
     "problem_id": ["a", "b", "c"],
