@@ -33,10 +33,16 @@ from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
 from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.gpu_turn import GpuTurn
-from gradus.tasks.runtime.prefect_shown import KnownState, ProgressArtifact, Upstream, log_failure, log_outcome
+from gradus.tasks.runtime.prefect_shown import (
+    KnownState,
+    ProgressArtifact,
+    Upstream,
+    log_failure,
+    log_outcome,
+    publish_round,
+)
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
 from gradus.tasks.runtime.resuming import Resuming
-from gradus.tasks.runtime.round_page import publish_round
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.warm import Warm
