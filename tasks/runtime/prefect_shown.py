@@ -1,4 +1,4 @@
-"""Parts of a stage that Prefect shows: states whose result is at hand, arrows, log lines, progress, the page of a round.
+"""Parts of a stage that Prefect shows: states whose result is at hand, arrows, logs, progress, the page of a round.
 
 The logger `gradus` alone reaches Prefect's pages (PREFECT_LOGGING_EXTRA_LOGGERS); nothing of it is shown at the
 terminal, which has lines of its own. Only counts, names, numbers and sentences of ours are shown, nothing that a policy
@@ -26,6 +26,10 @@ FIRST_S = 5.0
 EVERY_S = 5.0
 
 _log = logging.getLogger("gradus")
+_log.setLevel(logging.INFO)
+_log.propagate = False
+# Without a handler of its own Python would print warnings to the terminal where Prefect has added none.
+_log.addHandler(logging.NullHandler())
 
 KEY = "round"
 """One key for all rounds: Prefect shows its artifacts as versions of one page."""
@@ -46,12 +50,6 @@ FIGURES = {
     "mismatch/kl": "KL of sampler and trainer, nats a token",
 }
 """The metrics of a round that are shown, in this order, and their names in words."""
-
-
-_log.setLevel(logging.INFO)
-_log.propagate = False
-# Without a handler of its own Python would print warnings to the terminal where Prefect has added none.
-_log.addHandler(logging.NullHandler())
 
 
 class KnownState(State[Any]):

@@ -6,32 +6,39 @@ Prefect's own cache is switched off: it says Cached after an output was deleted.
 manifest; such a stage ends as `Completed(name="Reused")`.
 """
 
+import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from pathlib import Path
 from uuid import UUID
 
 from prefect import Task, task
+from prefect._internal.control_listener import get_intent
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import TerminationSignal
 from prefect.runtime import task_run
 from prefect.states import Failed
 
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.errors import CorruptArtifactError, GateError, in_words
+from gradus.data.curation.by_use import of_role, of_use
+from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.errors import CorruptArtifactError, GateError, GradusError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
+from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
-from gradus.tasks.host.interrupt import raise_if_interrupted
+from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
 from gradus.tasks.host.waiting import hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.runs.journal import Journal
-from gradus.tasks.runs.records import Report, sentence
+from gradus.tasks.runs.history import AGAIN
+from gradus.tasks.runs.journal import Journal, read_events
+from gradus.tasks.runs.records import Account, Report, Status, sentence, total
 from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
 from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
-from gradus.tasks.runtime.ending import ending
 from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,
@@ -42,10 +49,90 @@ from gradus.tasks.runtime.prefect_shown import (
     publish_round,
 )
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
-from gradus.tasks.runtime.resuming import Resuming
-from gradus.tasks.runtime.supervise import Limits, WorkerPool
+from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.stages.rollout.account import KEYS, account_of
 from gradus.tasks.stages.warm import Warm
+
+_PLANNED = ("group_id", "plan_id", "n", "role", "use")
+
+
+def ending(error: BaseException) -> tuple[Status, str]:
+    """Return the status and the sentence of an attempt that raised `error`.
+
+    Prefect turns SIGTERM into TerminationSignal; only its runner's own request, which comes before the signal, is a
+    cancellation. That request has no public reader in Prefect 3.7. A library that the signal interrupts may raise
+    something else (pydantic: SchemaError), so a request counts whatever foreign error it ends in.
+    """
+    match error:
+        case HaltedError():
+            return "killed", str(error)
+        case GradusError():
+            return "failed", str(error)
+        case KeyboardInterrupt():
+            how = "ended by SIGTERM" if interrupted_by() == signal.SIGTERM else "stopped by Ctrl-C"
+            return "killed", f"{how}; {AGAIN}"
+        case _ if get_intent() == "cancel":
+            return "cancelled", f"cancelled in Prefect; {AGAIN}"
+        case TerminationSignal():
+            return "killed", f"ended by SIGTERM; {AGAIN}"
+        case _:
+            return "failed", str(in_words(error))
+
+
+class Resuming:
+    """Counts the prompts of a run's rollouts as its stages end, if the command before did not finish."""
+
+    def __init__(self, store: Store, folder: Path) -> None:
+        self._store = store
+        self._open = interrupted(folder)
+        self._counts = self._open is not None
+        self._accounts: list[Account] = []
+
+    def after(self, outcome: Outcome, inputs: Mapping[str, Sequence[Ref]], facts: Mapping[str, Json]) -> Account | None:
+        """Return what is to be said after a stage: the sum at the first that was computed, then of each that continued.
+
+        Raise StageError if a rollout of a plan is lost.
+        """
+        account = outcome.summary.get("resumed") if not outcome.reused else None
+        if outcome.stage == "rollout" and account is None and self._counts:
+            account = self._counted(outcome, inputs, facts)
+        if account is not None:
+            self._accounts.append(account)
+        if outcome.reused or not (self._counts or account):
+            return None
+        self._counts, found, self._accounts = False, self._accounts, []
+        return total(found)
+
+    def _counted(
+        self, outcome: Outcome, inputs: Mapping[str, Sequence[Ref]], facts: Mapping[str, Json]
+    ) -> Account | None:
+        """The account of rollouts that are reused, or that an attempt began without finishing a shard."""
+        if not outcome.reused and str(outcome.ref) not in (self._open or ()):
+            return None
+        plan = self._store.read(inputs["plan"][0], _PLANNED)
+        plan = of_use(of_role(plan, str(facts.get("role", POLICY))), str(facts.get("use", LEARN)))
+        there = self._store.read(outcome.ref, KEYS)
+        return account_of(plan, there if outcome.reused else there.slice(0, 0), there)
+
+
+def interrupted(folder: Path) -> frozenset[str] | None:
+    """Return the rollouts that a run has begun and not finished; None if no command before is to be resumed."""
+    status, begun, found = "finished", dict[str, str](), None
+    for event in read_events(folder, lambda _: None):
+        match event["event"]:
+            case "run_started":
+                found = None if status == "finished" else frozenset(begun.values())
+                status = ""
+            case "run_finished":
+                status = event["status"]
+            case "stage_started" if event["stage"] == "rollout":
+                begun[event["attempt"]] = event["output"]
+            case "stage_finished" if event["status"] == "finished":
+                begun.pop(event["attempt"], None)
+            case _:
+                continue
+    return found
 
 
 @dataclass

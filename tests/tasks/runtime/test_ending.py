@@ -4,7 +4,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from gradus.data.errors import GateError
-from gradus.tasks.runtime.ending import ending
+from gradus.tasks.runtime.stage_adapter import ending
 from gradus.tasks.runtime.supervise import HaltedError
 
 AGAIN = "run the same command again to resume"
