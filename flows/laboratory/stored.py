@@ -16,7 +16,7 @@ from gradus.flows.recipe.course.past import Figures, Past
 from gradus.tasks.runs.history import is_evaluation, sampled_tokens
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import Summary
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.calls import read_report
 
 _WEIGHTS = ".safetensors"
 _PROFILE = "profile"

@@ -23,7 +23,7 @@ from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Metrics, Report
-from gradus.tasks.runtime.attempt import with_clock
+from gradus.tasks.runtime.calls import with_clock
 from gradus.tasks.stages.registry import installed
 
 _NAME = rf"(?!{CHECKPOINTS})[a-z]+/[0-9a-f]{{4,64}}"

@@ -1,25 +1,204 @@
-"""One call of a stage: its settings, its identity and its outcome. Does not import Prefect.
+"""One call of a stage: its settings, its identity, its outcome, and one attempt of it. Does not import Prefect.
 
 job = planned(store, Call("score", config, {"rollouts": [ref]}, round=3), run="tiny-1", seed=0)
 store.find(Ref.parse(job.output))      # the artifact, if the call was computed before
+execute(job.to_json(), Warm(), beat)   # an attempt, in whichever process: artifact and report out, manifest last
 """
 
+import json
+import math
+import os
+import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, cast
+from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from gradus.components.settings import Config
-from gradus.data.lake.manifest import identity_digest
-from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json
+from gradus.data.errors import StageError
+from gradus.data.lake.manifest import REPORT, identity_digest
+from gradus.data.lake.schema import SCORES
+from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.records import Json, JsonObject
+from gradus.tasks.host.processes import fault_point
+from gradus.tasks.host.waiting import hold
+from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.identity.pins import code_identity
-from gradus.tasks.runs.records import Evaluation, Report, Summary
-from gradus.tasks.runtime.attempt import Job
-from gradus.tasks.stages.registry import stage_spec
+from gradus.tasks.runs.records import Evaluation, Metrics, Report, Summary
+from gradus.tasks.stages.context import Beat, StageContext, StageResult
+from gradus.tasks.stages.registry import installed, stage_spec
+from gradus.tasks.stages.warm import Warm
+
+_VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
 
 Inputs = Mapping[str, Sequence[Ref]]
 ContentKey = Callable[[Ref, Sequence[str] | None], str]
+
+
+@dataclass(frozen=True)
+class Job:
+    """Task of one attempt; travels to a worker as JSON."""
+
+    stage: str
+    lake: str
+    output: str
+    inputs: Mapping[str, list[str]]
+    config: JsonObject
+    seed: int
+    identity: JsonObject = field(default_factory=dict)
+    """Data that the digest of `output` was computed from."""
+    run: str = ""
+    """The run that the job belongs to, named to those who wait for its artifact."""
+    facts: JsonObject = field(default_factory=dict[str, Json])
+    """Facts that the run decides for the stage."""
+    forced: bool = False
+    """Compute even if the artifact exists."""
+    restores: bool = False
+    """Compute weights again that a checkpoint among the inputs lost to pruning, before the stage begins."""
+
+    @property
+    def recorded(self) -> JsonObject:
+        """Settings, and the facts that the result depends on, for manifest and journal."""
+        return {**self.config, **cast("JsonObject", self.identity.get("facts", {}))}
+
+    def to_json(self) -> Mapping[str, Any]:
+        """The job as plain JSON values."""
+        return {**vars(self)}
+
+
+def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
+    """Run a job, commit its artifact and return the full report of the attempt (perf/compute_s included).
+
+    If another command is computing the same artifact, wait for it and return the report that it kept. A failure leaves
+    what the next attempt can continue from, and no folder if there is nothing.
+    """
+    task = Job(**job)
+    store, ref = Store(Path(task.lake)), Ref.parse(task.output)
+    with hold(store.path(ref), task.run, lambda text: beat(0.0, text)):
+        if not task.forced and store.find(ref) is not None:
+            return read_report(store, ref)
+        if retries(store, ref):
+            store.reopen(ref)
+        else:
+            store.discard(ref)
+        try:
+            if task.restores:
+                _restore(task, store, beat)
+            return computed(task, store, warm, beat)
+        except Exception:
+            store.remove_empty(ref)
+            raise
+
+
+def _restore(task: Job, store: Store, beat: Beat) -> None:
+    """Put back the pruned weights of the inputs: this repeats updates, and no rollouts, of rounds that a run shares."""
+    refs = {Ref.parse(text) for texts in task.inputs.values() for text in texts}
+    for ref in sorted((each for each in refs if store.pruned(each)), key=str):
+        from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch: seconds
+
+        restore_checkpoint(store, ref, beat)
+
+
+def retries(store: Store, ref: Ref) -> bool:
+    """Return whether another attempt of a finished artifact asks again for the rows that failed, and keeps the others.
+
+    Only a judge may answer otherwise the next time; a damaged artifact is computed anew.
+    """
+    if ref.table != SCORES.name or store.find(ref) is None:
+        return False
+    summary = read_report(store, ref).get("summary", {})
+    return bool(summary.get("error", 0) + summary.get("timeout", 0))
+
+
+def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
+    """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
+    spec = stage_spec(task.stage)
+    out = store.writer(Ref.parse(task.output))
+    context = StageContext(
+        store=store,
+        inputs={role: tuple(Ref.parse(r) for r in refs) for role, refs in task.inputs.items()},
+        out=out,
+        seed=task.seed,
+        warm=warm,
+        beat=beat,
+        facts=task.facts,
+    )
+    if spec.distribution:
+        installed()  # it may read tables of other packages
+    function, config = spec.function(), spec.settings.model_validate(task.config)
+    started, cpu_s = time.perf_counter(), _cpu_s()
+    result = function(context, config)
+    refuse_unpinned(config)
+    seconds = time.perf_counter() - started
+    used = {"perf/compute_s": seconds, "perf/cpu_s": _cpu_s() - cpu_s}
+    if gpus := num_gpus(config):
+        used["perf/gpu_s"] = seconds * gpus
+    full = checked_report(task.stage, replace(result, clock={**result.clock, **used}))
+    _commit(task, out, result)
+    return full
+
+
+def _cpu_s() -> float:
+    """CPU time of this process and of its children that have ended."""
+    return sum(os.times()[:4])
+
+
+def num_gpus(config: Config) -> int:
+    """Return how many GPUs a stage held: those that its process sees, if it has a setting `device` that allows one."""
+    torch = sys.modules.get("torch")
+    wanted = getattr(config, "device", "cpu")
+    return int(torch.cuda.device_count()) if torch is not None and wanted != "cpu" else 0
+
+
+def checked_report(stage: str, result: StageResult) -> Report:
+    """Return the full report; raise StageError if a metric is not finite."""
+    report = result.full
+    for metrics in (report.get("metrics", {}), *report.get("steps", ())):
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
+    return report
+
+
+def read_report(store: Store, ref: Ref) -> Report:
+    """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
+    content = store.read_file(ref, REPORT)
+    return json.loads(content) if content is not None else {}
+
+
+def with_clock(report: Report, clock: Metrics, step_clock: list[Metrics]) -> Report:
+    """Return the report of an artifact with the times of the attempt that made it, as the journal has them."""
+    metrics, summary = report.get("metrics", {}), report.get("summary", {})
+    kept = StageResult(metrics, summary, report.get("samples", ()), report.get("steps", []))
+    return replace(kept, clock=clock, step_clock=step_clock).full
+
+
+def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
+    fault_point(f"{task.stage}:before_manifest")
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode(), receipt=False)
+    out.commit(
+        identity=task.identity,
+        config=task.recorded,
+        parents={role: list(refs) for role, refs in task.inputs.items()}
+        | {role: [str(ref)] for role, ref in result.parents.items()},
+        versions=dict(_versions()),
+    )
+    fault_point(f"{task.stage}:after_manifest")
+
+
+@cache
+def _versions() -> Mapping[str, str]:
+    found: dict[str, str] = {}
+    for name in _VERSIONED:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
 
 
 @dataclass(frozen=True)

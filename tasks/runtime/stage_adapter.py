@@ -37,8 +37,7 @@ from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runs.records import Account, Report, Status, sentence, total
-from gradus.tasks.runtime.attempt import Job, execute, read_report, retries
-from gradus.tasks.runtime.calls import Call, Inputs, Outcome, planned
+from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, read_report, retries
 from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,

@@ -214,7 +214,7 @@ class WorkerPool:
         self,
         logs: Path,
         env: Mapping[str, str] | None = None,
-        execute: str = "gradus.tasks.runtime.attempt:execute",
+        execute: str = "gradus.tasks.runtime.calls:execute",
         kept: KeptWorkers | None = None,
     ) -> None:
         self._logs = logs

@@ -42,7 +42,7 @@ _AGAIN_S = 0.05
 _PR_SET_CHILD_SUBREAPER = 36
 
 Job = Mapping[str, Any]
-"""The fields of gradus.tasks.runtime.attempt.Job."""
+"""The fields of gradus.tasks.runtime.calls.Job."""
 
 Executor = Callable[[Job, Warm, Callable[..., None]], Report]
 
@@ -50,7 +50,7 @@ Executor = Callable[[Job, Warm, Callable[..., None]], Report]
 def main() -> None:
     """Serve jobs until the parent closes the pipe."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("--execute", default="gradus.tasks.runtime.attempt:execute")
+    parser.add_argument("--execute", default="gradus.tasks.runtime.calls:execute")
     parser.add_argument("--preload", default="")
     options = parser.parse_args()
     guardian = _leave_guardian()

@@ -32,7 +32,7 @@ from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
-from gradus.tasks.runtime.attempt import read_report, with_clock
+from gradus.tasks.runtime.calls import read_report, with_clock
 from gradus.tasks.tracking.client import (
     RefusedError,
     UnreachableError,

@@ -16,7 +16,7 @@ from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.score.stage import JudgePools
 from gradus.tasks.stages.warm import Warm
 

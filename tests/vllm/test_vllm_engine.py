@@ -15,7 +15,7 @@ from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Policy, load_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.warm import Warm
 
 Do = Callable[..., dict[str, Any]]

@@ -28,7 +28,7 @@ from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, probl
 from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
 from gradus.tasks.runs.history import is_evaluation
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.calls import read_report
 
 BANDS = ("never solved", "less than half", "half or more", "always solved")
 """Difficulty by the pass rate of the starting policy: 0, below 0.5, below 1, 1."""

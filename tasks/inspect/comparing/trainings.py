@@ -25,7 +25,7 @@ from gradus.tasks.runs.history import (
     sampled_tokens,
 )
 from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.calls import read_report
 
 
 class Spent(Attempt):

@@ -31,7 +31,7 @@ from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.runs.history import attempts, run_folders
 from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.runtime.attempt import read_report
+from gradus.tasks.runtime.calls import read_report
 
 CHAT_TEMPLATE, GENERATION, TOKENIZER = "chat_template.jinja", "generation_config.json", "tokenizer_config.json"
 MAX_CHARS = 4000

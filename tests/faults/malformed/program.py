@@ -29,8 +29,7 @@ from gradus.flows.loop.inputs import as_run, start_of
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES
-from gradus.tasks.runtime.attempt import execute, read_report
-from gradus.tasks.runtime.calls import Call, Outcome, planned
+from gradus.tasks.runtime.calls import Call, Outcome, execute, planned, read_report
 from gradus.tasks.stages import warmstart
 from gradus.tasks.stages.rollout import ray_engine
 from gradus.tasks.stages.rollout import stage as rollout_stage

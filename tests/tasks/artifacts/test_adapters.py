@@ -18,7 +18,7 @@ from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.warm import Warm
 
 Adapted = Callable[..., Path]

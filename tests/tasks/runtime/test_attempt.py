@@ -21,7 +21,7 @@ from gradus.data.runlock import RunLock, holder
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.runtime.attempt import Job, execute, num_gpus, read_report
+from gradus.tasks.runtime.calls import Job, execute, num_gpus, read_report
 from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}

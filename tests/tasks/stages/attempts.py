@@ -10,7 +10,7 @@ from tests.conftest import TESTS_PATH
 
 CODE = """
 import json, sys
-from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.warm import Warm
 def beat(frac, text=""): pass
 {more}

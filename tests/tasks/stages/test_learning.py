@@ -13,7 +13,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import new_policy
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.warmstart import examples_of
 

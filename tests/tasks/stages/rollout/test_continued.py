@@ -24,7 +24,7 @@ from gradus.models.training.learning_rows import mismatch
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.parents import Parents
 from gradus.tasks.stages.update.origins import refuse_spans

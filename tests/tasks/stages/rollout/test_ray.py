@@ -26,7 +26,7 @@ from gradus.models.engines.base import EngineError, Request
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.rollout import ray_cluster
 from gradus.tasks.stages.rollout.ray_actor import Process, Sampled, SamplingActor

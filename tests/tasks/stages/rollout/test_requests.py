@@ -21,7 +21,7 @@ from gradus.models.policy import new_policy, prompt_tokens
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.rows import rollouts_table
 from gradus.tasks.stages.warm import Warm

@@ -15,7 +15,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy, new_policy, prompt_text, prompt_tokens
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import ROLLOUT, RolloutConfig
-from gradus.tasks.runtime.attempt import Job, execute
+from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
 

@@ -23,7 +23,7 @@ from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import SAMPLES
-from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import roles
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm

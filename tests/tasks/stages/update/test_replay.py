@@ -17,7 +17,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.runtime.attempt import execute
+from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import start
 from gradus.tasks.stages.update.replay import restore_checkpoint
 from gradus.tasks.stages.update.start import KeptTraining
