@@ -28,7 +28,7 @@ from gradus.data.intervals import LEVEL  # noqa: E402
 from gradus.data.lake.store import Store  # noqa: E402
 from gradus.tasks.inspect.agreement.bisection import Audited, search  # noqa: E402
 from gradus.tasks.inspect.agreement.pairs import Judged, agreement  # noqa: E402
-from gradus.tasks.runtime.kept_workers import keeping_workers  # noqa: E402
+from gradus.tasks.runtime.supervise import keeping_workers  # noqa: E402
 
 ROUNDS = 10
 CLEAN = ROUNDS + 1

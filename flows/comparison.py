@@ -22,7 +22,7 @@ from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.tuning import Tuned
-from gradus.tasks.runtime.kept_workers import keeping_workers
+from gradus.tasks.runtime.supervise import keeping_workers
 
 _NAME_CHARS = 120
 

@@ -26,9 +26,8 @@ from gradus.tasks.runs.journal import Journal, read_settings, write_settings
 from gradus.tasks.runs.listing import done_of
 from gradus.tasks.runs.records import RunSettings, Status
 from gradus.tasks.runtime.calls import Outcome
-from gradus.tasks.runtime.kept_workers import kept_workers
 from gradus.tasks.runtime.stage_adapter import Session, ending
-from gradus.tasks.runtime.supervise import WorkerPool
+from gradus.tasks.runtime.supervise import WorkerPool, kept_workers
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.servers.home_servers import mlflow_login
 from gradus.tasks.stages.update.launch.invitation import withdraw

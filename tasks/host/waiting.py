@@ -1,13 +1,27 @@
-"""Two commands that need the same artifact: one computes it, the other waits, says for which run, and reuses it."""
+"""Commands that wait for each other: for an artifact that another one computes, and for the GPUs of this machine.
+
+    turn = GpuTurn("tiny-1", session.say)
+    turn.take(settings)     # before a stage that computes on a GPU; waits while another run has the turn
+    turn.end()              # with the run: its stages, one after the other or at once, share one turn
+
+A turn is a lock of the account, which the kernel frees as soon as a run is killed.
+"""
 
 import contextlib
+import os
+import socket
 import time
 from collections.abc import Callable, Generator
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Lock
 
-from gradus.data.errors import LockedError
+from gradus.components.settings import Config
+from gradus.data.errors import LockedError, UsageError, in_words
 from gradus.data.runlock import held, holder
-from gradus.tasks.config.settings import may_wait
+from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
+from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.settings import gpu_turns, may_wait
 from gradus.tasks.host.interrupt import raise_if_interrupted
 
 _POLL_S = 0.2
@@ -39,3 +53,61 @@ def hold(folder: Path, run: str, say: Callable[[str], None], does: str = "") -> 
     """Hold a folder for a run, after any other process that holds it, for which it `does` something."""
     with held(folder, lambda: wait_until_free(folder, say, does), command=f"run {run}" if run else ""):
         yield
+
+
+class GpuTurn:
+    """The turn of one run."""
+
+    def __init__(self, run: str, say: Callable[[str], None]) -> None:
+        self._run = run
+        self._say = say
+        self._held = ExitStack()
+        self._taken = False
+        self._lock = Lock()
+
+    @property
+    def taken(self) -> bool:
+        """Return whether the run has the turn."""
+        return self._taken
+
+    def take(self, settings: Config) -> None:
+        """Wait for the turn if a stage of these settings computes on a GPU and the run does not have it yet.
+
+        Raise LockedError if GRADUS_NO_WAIT forbids waiting.
+        """
+        if not computes_on_gpu(settings):
+            return
+        with self._lock:
+            if not self._taken:
+                self._held.enter_context(hold(_folder(), self._run, self._say, "uses the GPUs of this machine"))
+            self._taken = True
+
+    def end(self) -> None:
+        """Let the next run have the turn."""
+        self._held.close()
+        self._taken = False
+
+
+def computes_on_gpu(settings: Config) -> bool:
+    """Return whether a stage of these settings computes on a GPU of this machine, as far as known without torch."""
+    match settings:
+        case RolloutConfig(engine="openai"):
+            return False
+        case RolloutConfig(device=device) | UpdateConfig(device=device) | WarmstartConfig(device=device):
+            wanted = gpu_turns()
+            return device != "cpu" and (wanted == "on" or (wanted == "auto" and any(Path("/dev").glob("nvidia[0-9]*"))))
+        case _:
+            return False
+
+
+def _folder() -> Path:
+    """Return the folder of the lock: one for all homes of an account; named by host, since a home may be on a share."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gradus" / f"gpu-{socket.gethostname()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"runs cannot take turns on the GPUs: {in_words(error).message}",
+            hint="set XDG_CACHE_HOME to a folder you can write, or GRADUS_GPU_TURNS=off",
+        ) from None
+    return folder

@@ -32,13 +32,12 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
-from gradus.tasks.host.waiting import hold, wait_until_free
+from gradus.tasks.host.waiting import GpuTurn, hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runs.records import Account, Report, Status, sentence, total
 from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, read_report, retries
-from gradus.tasks.runtime.gpu_turn import GpuTurn
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,
     ProgressArtifact,

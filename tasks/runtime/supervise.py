@@ -6,16 +6,24 @@
 Every worker has a process session of its own. It is killed with all its descendants at the wall limit, when it falls
 silent, on Ctrl-C and at the end; it dies by itself when this process dies. A dead worker is replaced at the next job.
 Threads may use the workers of several kinds at once; those of one kind wait for each other.
+
+    with keeping_workers():
+        for training in trainings:
+            train(training)      # its pool takes the worker that the last one left, so as not to import PyTorch again
+
+A worker is kept only if it runs none of a user's code and no other process, and its run took no turn on a GPU: memory
+of a GPU is for whoever has the next turn.
 """
 
+import contextlib
 import signal
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +36,6 @@ from gradus.models.processes.tree import kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.processes import child_environment, known_error, last_words, open_log
 from gradus.tasks.runs.records import Report
-from gradus.tasks.runtime.kept_workers import KeptWorkers, MadeOf
 
 OnBeat = Callable[[float, str], None]
 MOVE_S = 10.0
@@ -43,6 +50,9 @@ PRELOAD = {
     "score": "gradus.tasks.stages.score.stage",
 }
 """Modules that a kind of worker imports before its first job."""
+
+MadeOf = tuple[str, str, tuple[tuple[str, str], ...]]
+"""Kind, function that executes jobs, and environment of a worker."""
 
 
 @dataclass(frozen=True)
@@ -204,6 +214,53 @@ class Worker:
         )
 
 
+class KeptWorkers:
+    """At most one idle worker of a kind, and the thread that makes workers, with which they end."""
+
+    def __init__(self) -> None:
+        self.maker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gradus-workers")
+        self._idle: dict[str, Worker] = {}
+
+    def take(self, made_of: MadeOf, log_path: Path) -> Worker | None:
+        """Return a worker that was made like this and continues with the log of another run; None if there is none."""
+        worker = self._idle.pop(made_of[0], None)
+        if worker is not None and not (worker.made_of == made_of and worker.move(log_path)):
+            worker.close()
+            return None
+        return worker
+
+    def leave(self, worker: Worker) -> None:
+        """Keep a worker that has no job."""
+        before, self._idle[worker.kind] = self._idle.get(worker.kind), worker
+        if before is not None:
+            before.close()
+
+    def close(self) -> None:
+        """End all workers."""
+        for worker in self._idle.values():
+            worker.close()
+        self.maker.shutdown()
+
+
+_kept: ContextVar[KeptWorkers | None] = ContextVar("kept", default=None)
+
+
+@contextlib.contextmanager
+def keeping_workers() -> Generator[None]:
+    """Keep workers from run to run in this block."""
+    with contextlib.closing(KeptWorkers()) as kept:
+        token = _kept.set(kept)
+        try:
+            yield
+        finally:
+            _kept.reset(token)
+
+
+def kept_workers() -> KeptWorkers | None:
+    """Return what keeps workers here, if anything does."""
+    return _kept.get()
+
+
 class WorkerPool:
     """At most one warm worker of each kind; a context manager.
 
@@ -282,7 +339,7 @@ class WorkerPool:
 
     def close(self) -> None:
         """End all workers, one that is being made too."""
-        with suppress(RuntimeError):  # closed before
+        with contextlib.suppress(RuntimeError):  # closed before
             self._maker.submit(int).result()
         for worker in self._workers.values():
             if self._kept is not None and worker.is_ready and worker.alive:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gradus.flows.cli.main import main
-from gradus.tasks.runtime import kept_workers, supervise
-from gradus.tasks.runtime.kept_workers import MadeOf, keeping_workers
+from gradus.tasks.runtime import supervise
+from gradus.tasks.runtime.supervise import MadeOf, keeping_workers
 
 OF_A_COMMAND = {"GRADUS_HOME", "PREFECT_HOME", "PREFECT_RESULTS_LOCAL_STORAGE_PATH", "COLUMNS"}
 """Variables by which a worker may differ from the command that takes it over: its jobs name their folders."""
@@ -31,7 +31,7 @@ class Worker(supervise.Worker):
         super().__init__(_shared(made_of), log_path)
 
 
-class KeptWorkers(kept_workers.KeptWorkers):
+class KeptWorkers(supervise.KeptWorkers):
     """Keep workers from home to home."""
 
     def take(self, made_of: MadeOf, log_path: Path) -> supervise.Worker | None:
@@ -67,7 +67,7 @@ def command(asked: dict[str, Any]) -> int:
 def serve() -> None:
     """Run commands until there are no more."""
     supervise.Worker = Worker
-    kept_workers.KeptWorkers = KeptWorkers
+    supervise.KeptWorkers = KeptWorkers
     answers = os.fdopen(os.dup(1), "w")
     with keeping_workers():
         for line in sys.stdin:

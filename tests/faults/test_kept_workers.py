@@ -10,9 +10,8 @@ import pytest
 from gradus.data.errors import StageError
 from gradus.data.lake.store import Store
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.runtime.kept_workers import keeping_workers, kept_workers
 from gradus.tasks.runtime.stage_adapter import Session
-from gradus.tasks.runtime.supervise import Limits, WorkerPool
+from gradus.tasks.runtime.supervise import Limits, WorkerPool, keeping_workers, kept_workers
 from tests.patience import runs, until
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
