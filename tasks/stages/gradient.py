@@ -29,7 +29,7 @@ from gradus.models.training.recomputation import recomputed
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.update import Step, counted_rows
 from gradus.models.training.virtual_step import Moved, moved
-from gradus.tasks.artifacts.loading import loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error
 from gradus.tasks.config.learning import SCORE_COLUMNS, GradientConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.update.conditions import deterministic

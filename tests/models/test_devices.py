@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradus.models.devices import DeviceError, give_back, is_out_of_memory, resolve_device
-from gradus.tasks.artifacts.loading import oom_as_stage_error
+from gradus.tasks.artifacts.weights import oom_as_stage_error
 
 HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
 

@@ -16,8 +16,8 @@ from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Dtype, Policy, PolicyError, PromptSide, load_prompt_side
 from gradus.models.policy_files import WHOLE, is_adapter
 from gradus.models.weight_check import verify_weights
-from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy
 from gradus.tasks.artifacts.policies import verify_policy
+from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey, loaded_policy
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.warm import Warm
 

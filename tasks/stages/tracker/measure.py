@@ -18,7 +18,7 @@ from gradus.data.table_rows import TableRows
 from gradus.models.errors import PolicyError
 from gradus.models.measuring import MeasureError, Model
 from gradus.models.policy import Policy, load_prompt_side
-from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
+from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey, loaded_policy, oom_as_stage_error
 from gradus.tasks.config.rounds import MeasuringConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load

@@ -11,9 +11,8 @@ from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget
-from gradus.tasks.artifacts.loading import LoadedPolicies, base_of_next, begins_adapter, oom_as_stage_error
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.artifacts.writing import written
+from gradus.tasks.artifacts.weights import LoadedPolicies, base_of_next, begins_adapter, oom_as_stage_error, written
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.host.waiting import hold

@@ -12,7 +12,7 @@ from gradus.models.policy import Policy
 from gradus.models.training.parallel.ranks import ALONE, Ranks
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
-from gradus.tasks.artifacts.loading import ROOM, LoadedPolicies, PolicyKey, oom_as_stage_error, place
+from gradus.tasks.artifacts.weights import ROOM, LoadedPolicies, PolicyKey, oom_as_stage_error, place
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.roles import critic_of

@@ -28,16 +28,16 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect
 from gradus.models.training.train_state_files import OtherOptimizerError, restore_train_state, train_state_files
-from gradus.tasks.artifacts.loading import (
+from gradus.tasks.artifacts.policies import EMA
+from gradus.tasks.artifacts.weights import (
     ROOM,
     adapted_policy,
     divided_policy,
     loaded_policy,
     oom_as_stage_error,
     write_adapter,
+    written,
 )
-from gradus.tasks.artifacts.policies import EMA
-from gradus.tasks.artifacts.writing import written
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import load
 

@@ -14,9 +14,9 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import Policy, load_policy, new_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
 from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.warm import Warm

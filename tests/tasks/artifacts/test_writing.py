@@ -18,7 +18,7 @@ from gradus.models.training.parallel.sharding import gathered, mesh_of
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import Collect, tensor_files
 from gradus.models.training.train_state_files import train_state_files
-from gradus.tasks.artifacts.writing import written
+from gradus.tasks.artifacts.weights import written
 from tests.models.training.parallel.cases import SETTINGS, Case, on_ranks, state_of
 
 WORLDS = (2, 3)

@@ -123,7 +123,7 @@ def test_memory_that_runs_out_while_loading_says_so(
 
     for place, said in (
         ("gradus.tasks.stages.update.train_state.restore_train_state", "the optimiser"),
-        ("gradus.tasks.artifacts.loading.load_policy", "the policy"),
+        ("gradus.tasks.artifacts.weights.load_policy", "the policy"),
     ):
         monkeypatch.setattr(place, fail)
         with pytest.raises(StageError, match=f"out of memory while loading {said}") as error:

@@ -23,7 +23,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.package import package_file
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import mesh_of
-from gradus.tasks.artifacts.loading import place
+from gradus.tasks.artifacts.weights import place
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.update.launch.job import RankJob
 

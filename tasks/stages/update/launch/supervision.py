@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gradus.data.errors import GradusError, StageError
-from gradus.tasks.artifacts.loading import begins_adapter
+from gradus.tasks.artifacts.weights import begins_adapter
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import known_error
 from gradus.tasks.preflight.abilities import check_launch

@@ -13,7 +13,7 @@ from gradus.data.errors import BadInputError, CorruptArtifactError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.models.training.checkpoint import write_policy
-from gradus.tasks.artifacts.loading import LoadedPolicies, loaded_policy
+from gradus.tasks.artifacts.weights import LoadedPolicies, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.update.start import KeptTraining
 from gradus.tasks.stages.warm import Warm

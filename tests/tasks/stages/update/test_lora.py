@@ -18,9 +18,9 @@ from gradus.data.lake.train_states import state_ref, updates_since_kept
 from gradus.models.policy import load_policy
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from gradus.models.training.passes import all_tokens
-from gradus.tasks.artifacts.loading import LoadedPolicies
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.weights import LoadedPolicies
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.calls import execute

@@ -14,7 +14,7 @@ import torch
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
-from gradus.tasks.artifacts.loading import LoadedPolicies, PolicyKey
+from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.shape import run as shape

@@ -18,8 +18,8 @@ from gradus.data.lake.train_states import state_ref
 from gradus.models.policy_files import ADAPTER_CONFIG
 from gradus.models.training.lora import trained_parameters
 from gradus.models.training.parallel.ranks import Ranks
-from gradus.tasks.artifacts.loading import adapted_policy
 from gradus.tasks.artifacts.policies import base_ref
+from gradus.tasks.artifacts.weights import adapted_policy
 from gradus.tasks.config.learning import UpdateConfig
 from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.launch.test_launch import Kills

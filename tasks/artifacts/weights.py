@@ -1,10 +1,17 @@
-"""A policy of the lake in memory: its files checked, on the device that the settings name, with an adapter to train.
+"""Weights between the lake and memory: policies loaded with their files checked, an adapter to train, files of a training.
+
+    policy = loaded_policy(store, ref, "float32", "auto")
+    written(files, folder, ranks)    # by all ranks together; one process alone writes all
 
 The checkpoint of an adapter holds what peft writes, and its manifest names the base as a parent; the base is never
-written again.
+written again. Of files that are written together the n-th goes to rank n modulo their number, so names and bytes are
+those that one process writes. A rank has one file in memory: it gathers the next one once the last is on the disk, and
+meanwhile others gather theirs.
 """
 
+import json
 from collections.abc import Generator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,8 +19,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gradus.data.errors import BadInputError, StageError
+from gradus.data.errors import BadInputError, GradusError, StageError, error_class, in_words
+from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.whole_files import entry_of, whole_file
 from gradus.data.seeds import derive_seed
 from gradus.models.adapters import read_adapter
 from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memory, resolve_device
@@ -24,6 +33,7 @@ from gradus.models.training.checkpoint import TakeFile
 from gradus.models.training.lora import adapter_files, add_lora, continue_lora, trained_parameters
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.parallel.sharding import shard
+from gradus.models.training.tensor_files import Collect, Write
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
 
@@ -155,3 +165,47 @@ def base_of_next(store: Store, policy: Ref) -> Ref:
 def refers_to_base(store: Store, policy: Ref, reference: Ref, config: UpdateConfig) -> bool:
     """Return whether the reference is the base of the adapter in training, and so the same model without its layers."""
     return config.lora is not None and reference == base_of_next(store, policy)
+
+
+def written(files: Mapping[str, Collect], folder: Path, ranks: Ranks) -> list[FileEntry]:
+    """Write files to a folder that all ranks see, each whole or not at all; return all of them, on every rank.
+
+    A rank that cannot write takes part to the end, so that none waits for it; then all raise its error.
+    """
+    ranks.wait()  # rank 0 has made the folder
+    writing: list[Future[FileEntry]] = []
+    with ThreadPoolExecutor(max_workers=1) as writer:
+        for index, (name, collect) in enumerate(files.items()):
+            owner = index % ranks.num_ranks
+            if owner == ranks.rank:
+                wait(writing)
+                # What is collected is bound to no name, so that it is freed once it is written.
+                writing.append(writer.submit(_write, collect(owner), folder, name))
+            else:
+                collect(owner)
+    return _agreed(writing, ranks)
+
+
+def _write(write: Write | None, folder: Path, name: str) -> FileEntry:
+    assert write is not None, f"{name} was not gathered on the rank that writes it"
+    with whole_file(folder, name) as path:
+        write(path)
+    return entry_of(folder, name)
+
+
+def _agreed(writing: list[Future[FileEntry]], ranks: Ranks) -> list[FileEntry]:
+    """Return the files of all ranks, or raise the first error that one met."""
+    error = next((raised for each in writing if (raised := each.exception()) is not None), None)
+    if error is None:
+        said = {"files": [each.result().model_dump() for each in writing]}
+    else:
+        words = in_words(error)
+        said = {"error": [type(words).__name__, words.message, words.hint]}
+    heard = [json.loads(content) for content in ranks.gathered(json.dumps(said).encode())]
+    if error is not None:
+        raise error
+    for each in heard:
+        if "error" in each:
+            name, message, hint = each["error"]
+            raise (error_class(name) or GradusError)(message, hint=hint)
+    return [FileEntry.model_validate(entry) for each in heard for entry in each["files"]]
