@@ -31,9 +31,8 @@ from gradus.tasks.artifacts.beginning import (
     start_ref,
     traces_ref,
 )
-from gradus.tasks.artifacts.policies import base_ref, refuse_training
+from gradus.tasks.artifacts.policies import base_ref, refuse_long, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.artifacts.tokens import refuse_long
 from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import is_filtered, shared_problems

@@ -26,7 +26,7 @@ from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
-from gradus.tasks.artifacts.tokens import prompt_lengths
+from gradus.tasks.artifacts.policies import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rounds import of_problem

@@ -10,7 +10,7 @@ from gradus.data.records import Problem
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.reading import Refused
 from gradus.data.sources.streams import open_source
-from gradus.tasks.artifacts.tokens import prompt_lengths
+from gradus.tasks.artifacts.policies import prompt_lengths
 from gradus.tasks.config.curation import IngestConfig
 from gradus.tasks.stages.context import StageContext, StageResult
 

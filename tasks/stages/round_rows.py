@@ -20,7 +20,7 @@ from gradus.data.lake.columns import TableSchema
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, PROBLEMS, ROLLOUTS
 from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import TableRows
-from gradus.tasks.artifacts.tokens import with_places
+from gradus.tasks.artifacts.policies import with_places
 from gradus.tasks.config.rounds import tracked_columns
 from gradus.tasks.stages.context import StageContext
 

@@ -37,7 +37,7 @@ from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.models.sandbox import NEEDED, SandboxUnavailableError
-from gradus.tasks.artifacts.tokens import bounds_of
+from gradus.tasks.artifacts.policies import bounds_of
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.host.processes import fault_point, printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
