@@ -17,9 +17,9 @@ from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop.foresight import COMPUTED, Foresight
+from gradus.tasks.artifacts.ahead import KnownRates, rates_in, rates_of, tokens_of
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.formats import count, share, span
-from gradus.tasks.runs.known_rates import KnownRates, rates_in, rates_of, tokens_of
 from gradus.tasks.runtime.calls import Call
 from gradus.tasks.stages.curate import choose
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.runs.known_rates import KnownRates, rates_in, rates_of, tokens_of
+from gradus.tasks.artifacts.ahead import KnownRates, rates_in, rates_of, tokens_of
 from tests.tasks.written_lake import WrittenHome
 
 MINE, OTHER = Ref("checkpoints", "a" * 32), Ref("checkpoints", "b" * 32)
