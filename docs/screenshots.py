@@ -31,7 +31,7 @@ from gradus.tasks.inspect.run_rows import open_run
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.home_servers import mlflow_login, start_servers
 from gradus.tasks.tracking.facts import REPORT_PAGE
-from gradus.tasks.tracking.view import QUERY, experiment_address
+from gradus.tasks.tracking.names import QUERY, experiment_address
 
 HERE = Path(__file__).parent
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")

@@ -38,7 +38,7 @@ def _say_addresses(home: Path, prefect_url: str, mlflow_url: str, *, ours: bool 
     """Print where the pages are, and how to log in if Prefect's server is `ours`; a database of MLflow's has none."""
     from gradus.tasks.host.home_folder import secret, secret_path
     from gradus.tasks.servers.home_servers import mlflow_login
-    from gradus.tasks.tracking.view import address
+    from gradus.tasks.tracking.names import address
 
     login = mlflow_login(home, mlflow_url)
     line(f"Prefect  {prefect_url}")

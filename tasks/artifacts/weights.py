@@ -1,4 +1,4 @@
-"""Weights between the lake and memory: policies loaded with their files checked, an adapter to train, files of a training.
+"""Weights between the lake and memory: policies loaded with their files checked, adapters to train, files written.
 
     policy = loaded_policy(store, ref, "float32", "auto")
     written(files, folder, ranks)    # by all ranks together; one process alone writes all

@@ -43,14 +43,17 @@ from gradus.tasks.tracking.client import RefusedError, artifacts_uri
 from gradus.tasks.tracking.facts import COMPARISON, links_note, roles_by_artifact, shown
 from gradus.tasks.tracking.fold import Point
 from gradus.tasks.tracking.names import (
+    EXPERIMENT,
     MAX_TAG_CHARS,
     METRICS_PER_CALL,
     PARAMS_PER_CALL,
+    VIEW_TAG,
     batches,
     cut,
     flat_params,
+    is_current,
+    saved_view,
 )
-from gradus.tasks.tracking.view import EXPERIMENT, VIEW_TAG, is_current, saved_view
 
 NOTE = "mlflow.note.content"
 FIRST = "gradus.first_invocation"

@@ -21,7 +21,7 @@ import websockets
 from gradus.tasks.host.home_folder import USER
 from gradus.tasks.preflight.access import ask_mlflow
 from gradus.tasks.servers.home_servers import mlflow_login
-from gradus.tasks.tracking.view import VIEW_TAG, experiment_address, saved_view
+from gradus.tasks.tracking.names import VIEW_TAG, experiment_address, saved_view
 from tests.e2e.conftest import Program
 from tests.patience import patient_client, until
 from tests.servers import served

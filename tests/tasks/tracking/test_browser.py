@@ -13,7 +13,7 @@ import pytest
 from gradus.tasks.host.home_folder import USER, secret
 from gradus.tasks.servers.home_servers import mlflow_login, start_mlflow
 from gradus.tasks.tracking.client import tracking_uri
-from gradus.tasks.tracking.view import address
+from gradus.tasks.tracking.names import address
 from tests.browser import CHROMIUM, Browser
 from tests.patience import quiet_port
 

@@ -341,7 +341,7 @@ def test_the_embedded_database_is_named_absolutely(tmp_path: Path, monkeypatch: 
 
 
 def test_asking_for_the_state_imports_no_tracker(tmp_path: Path) -> None:
-    light = "gradus.tasks.tracking.client, gradus.tasks.runs.journal, gradus.tasks.tracking.view"
+    light = "gradus.tasks.tracking.client, gradus.tasks.runs.journal, gradus.tasks.tracking.names"
     code = f"import sys, {light}; print('mlflow' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=Path(__file__).parents[3], capture_output=True, text=True, check=True

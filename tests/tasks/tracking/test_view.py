@@ -11,7 +11,7 @@ import pytest
 
 from gradus.tasks.preflight import access
 from gradus.tasks.tracking.client import tracking_uri
-from gradus.tasks.tracking.view import (
+from gradus.tasks.tracking.names import (
     ONLY_TRAININGS,
     QUERY,
     VIEW_TAG,
@@ -96,7 +96,7 @@ def test_an_experiment_of_an_earlier_version_is_given_the_view(monkeypatch: pyte
         asked.append((path, body))
         return {"experiment": {"experiment_id": "3", "tags": [{"key": "other", "value": "1"}]}}
 
-    monkeypatch.setattr("gradus.tasks.tracking.view.call_mlflow", answered)
+    monkeypatch.setattr("gradus.tasks.tracking.names.call_mlflow", answered)
     assert address("http://host:5000", {}) == experiment_address("http://host:5000", "3")
     assert [path for path, _ in asked] == [
         "experiments/get-by-name?experiment_name=gradus",
