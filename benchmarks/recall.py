@@ -29,7 +29,7 @@ from common import environment, peak_bytes
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.rollout.parents import parents_of
 from gradus.tasks.stages.warm import Warm

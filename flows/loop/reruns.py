@@ -16,8 +16,8 @@ from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.reading import load_recipe, parse_recipe, recipe_from
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.learning import UPDATE
+from gradus.tasks.config.rollout import WAVE
 from gradus.tasks.config.rounds import MEASURE, TRACKER
-from gradus.tasks.config.waves import WAVE
 from gradus.tasks.runs.journal import read_events, read_settings
 from gradus.tasks.stages.registry import stage_spec, stages
 

@@ -37,10 +37,9 @@ from gradus.flows.recipe.samplings import samplings
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.config.curation import CURATE, HINT
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
-from gradus.tasks.config.rollout import ROLLOUT
+from gradus.tasks.config.rollout import ROLLOUT, RoleConfig
 from gradus.tasks.config.rounds import is_tracked
 from gradus.tasks.config.score import SCORE
-from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.preflight.abilities import check_learning, check_length, check_shapes, folder_of
 from gradus.tasks.preflight.checks import check_components, check_input, check_inputs, check_stage
 from gradus.tasks.stages.registry import stage_spec

@@ -32,9 +32,8 @@ from gradus.tasks.config.curation import (
     SampleConfig,
 )
 from gradus.tasks.config.learning import UpdateConfig, refuse_without_solution
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import RoleConfig, RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
-from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.preflight.checks import name_problem
 from gradus.tasks.stages.registry import STAGES
 

@@ -17,10 +17,9 @@ from gradus.data.lake.schema import TABLES
 from gradus.data.nearest import did_you_mean
 from gradus.tasks.config.curation import CURATE, DIFFICULTY, HINT, INGEST
 from gradus.tasks.config.learning import GRADIENT, UPDATE, WARMSTART
-from gradus.tasks.config.rollout import ROLLOUT
+from gradus.tasks.config.rollout import ROLLOUT, WAVE
 from gradus.tasks.config.rounds import MEASURE, SHAPE, TRACKER
 from gradus.tasks.config.score import EVALUATE, SCORE
-from gradus.tasks.config.waves import WAVE
 
 STAGES = {
     each.name: each

@@ -24,7 +24,7 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN
 from gradus.data.seeds import derive_seed
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import choose, pool_of

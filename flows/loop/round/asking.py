@@ -12,7 +12,7 @@ from gradus.flows.loop.round.measures import Measures
 from gradus.flows.loop.round.memory import Rounds, maybe, stored_inputs
 from gradus.flows.loop.round.outcomes import Batch
 from gradus.flows.recipe.course.by_round import wave_config
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.runtime.calls import Call, Outcome
 
 Room = Callable[[int, str, float], int | None]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeAlias
 
 from gradus.data.lake.store import Ref
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.rollout import PlanningConfig
 
 
 class Round(Protocol):

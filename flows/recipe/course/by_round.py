@@ -16,8 +16,8 @@ from gradus.tasks.config.curation import (
     SampleConfig,
 )
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.config.rounds import MeasuringConfig, ShapingConfig, TrackingConfig, tracked_by
-from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.stages.registry import stage_spec
 
 C = TypeVar("C", bound=Config)

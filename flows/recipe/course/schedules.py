@@ -18,8 +18,8 @@ from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.guards import stage_of
+from gradus.tasks.config.rollout import RoleConfig
 from gradus.tasks.config.score import ScoreConfig
-from gradus.tasks.config.waves import RoleConfig
 from gradus.tasks.identity.loading import number_of
 
 KEY = "schedule"

@@ -15,7 +15,7 @@ from gradus.data.curation.waves.continuing import branch, cut_points, lowest, re
 from gradus.data.curation.waves.replaying import replay
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.config.waves import PlanningConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.round_rows import stored_rows

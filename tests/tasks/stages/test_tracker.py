@@ -15,8 +15,8 @@ from gradus.data.curation.tracked import changed_rows, merged, named, with_track
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.config.rounds import TrackingConfig
-from gradus.tasks.config.waves import PlanningConfig
 from gradus.tasks.runtime.calls import Call, planned
 from gradus.tasks.stages import curate, wave
 from gradus.tasks.stages.context import StageContext, StageResult
