@@ -96,10 +96,7 @@ class RolloutConfig(Config):
 
 RESEEDS = "reseeds"
 """Fact of a call with a seed of its own: the seeds of the plan's rows derive from it too."""
-COLUMNS = {
-    "plan": tuple(name for name in PLAN.names if name != "reason"),
-    "problems": PROMPT_COLUMNS,
-}
+COLUMNS = {"plan": tuple(name for name in PLAN.names if name != "reason"), "problems": PROMPT_COLUMNS}
 """The columns that a rollout reads, by role."""
 ROLLOUT = Stage(
     "rollout",

@@ -65,10 +65,7 @@ def round_columns(
     problems = [*named, *(need for each in curated for need in each or ())]
     everything = None in (needs, *curated)
     return {
-        "rollouts": (
-            *_columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS),
-            *places,
-        ),
+        "rollouts": (*_columns(ROLLOUTS, needs, {**{name: name for name in named}, **tokens}, but=_TOKENS), *places),
         "scores": _columns(SCORES, needs, {n: _of_score(n) for n in named}),
         "problems": _columns(PROBLEMS, None if everything else problems, {n: of_problem(n) for n in problems}),
         "plan": _columns(PLAN, needs, {n: n.removeprefix(OF_PLAN) for n in named if n.startswith(OF_PLAN)}),
@@ -182,8 +179,7 @@ def _unkept(chosen: Chosen, need: str, keeper: Chosen | None) -> UsageError:
         return UsageError(f"{what}, and the recipe has no {kind} {name}", hint=hint)
     listed = f"it {'keeps' if keeper.kind == 'tracker' else 'makes'} {', '.join(keeper.keeps)}"
     return UsageError(
-        f"{what}, which is no column of the {keeper.kind} {keeper.label}",
-        hint=did_you_mean(need, keeper.keeps, listed),
+        f"{what}, which is no column of the {keeper.kind} {keeper.label}", hint=did_you_mean(need, keeper.keeps, listed)
     )
 
 

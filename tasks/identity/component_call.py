@@ -109,10 +109,7 @@ _METRICS = "a dict of metrics of the same shape"
 
 RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "filter": ("a Selection of N reason codes and their sentences", _is_selection),
-    "ranking": (
-        "an array of N numbers",
-        lambda found, given: _is_array(np.asarray(found), given[0].num_rows, "iufb"),
-    ),
+    "ranking": ("an array of N numbers", lambda found, given: _is_array(np.asarray(found), given[0].num_rows, "iufb")),
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "wave": ("a plan (round.plan) or None", lambda found, _: found is None or isinstance(found, Planned)),

@@ -109,13 +109,7 @@ def _elsewhere(asked: str, label: str) -> float:
     command = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
     try:
         done = subprocess.run(
-            command,
-            input=asked,
-            capture_output=True,
-            text=True,
-            timeout=_LIMIT_S,
-            env=child_environment(),
-            check=False,
+            command, input=asked, capture_output=True, text=True, timeout=_LIMIT_S, env=child_environment(), check=False
         )
     except subprocess.TimeoutExpired:
         raise BadInputError(f"the schedule {label} took longer than {_LIMIT_S:.0f} s to return a number") from None

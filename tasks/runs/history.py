@@ -15,15 +15,7 @@ from gradus.data.lake.names import Ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
-from gradus.tasks.runs.records import (
-    Brief,
-    Counts,
-    Label,
-    StageFinished,
-    StageReused,
-    StageStarted,
-    Summary,
-)
+from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary
 
 AGAIN = "run the same command again to resume"
 OPEN = ""

@@ -225,13 +225,7 @@ class Journal:
         self._event("stage_finished", body, durable=True)
 
     def stage_reused(
-        self,
-        *,
-        stage: str,
-        round: int,
-        purpose: str,
-        output: str,
-        inputs: Mapping[str, Sequence[str]] | None = None,
+        self, *, stage: str, round: int, purpose: str, output: str, inputs: Mapping[str, Sequence[str]] | None = None
     ) -> None:
         """A stage's artifact was there and whole, so nothing was computed.
 
