@@ -286,7 +286,11 @@ class Stages(Protocol):
 
 
 def label(stage: str, round_: int, purpose: str) -> str:
-    """Return the name of a call in a run."""
+    """Return the name of a call in a run.
+
+    >>> label("score", 3, "eval"), label("score", 3, "train")
+    ('eval-score-3', 'score-3')
+    """
     return "-".join([*([] if purpose == "train" else [purpose]), stage, str(round_)])
 
 

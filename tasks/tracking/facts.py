@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.tasks.formats import markdown, visible
-from gradus.tasks.runs.records import Report, RunFinished, RunStarted, Sample, StageFinished, StageStarted, Which
+from gradus.tasks.runs.records import Report, RunFinished, RunStarted, Sample, StageFinished, StageStarted
 from gradus.tasks.tracking.fold import Fold, Point, in_ms
 from gradus.tasks.tracking.names import shown_name
 
@@ -174,16 +174,6 @@ def _one_line(text: str) -> str:
 
 def _listed(lines: Sequence[str]) -> str:
     return "".join(f"- {line}\n" for line in lines)
-
-
-def title(call: Which) -> str:
-    """Return the name of a stage in lists.
-
-    >>> title({"stage": "score", "round": 3, "purpose": "eval"})
-    'eval-score-3'
-    """
-    parts = [call["stage"], str(call["round"])]
-    return "-".join(parts if call["purpose"] == "train" else [call["purpose"], *parts])
 
 
 def points(report: Report, time_s: float) -> list[Point]:

@@ -32,7 +32,7 @@ from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
-from gradus.tasks.runtime.calls import read_report, with_clock
+from gradus.tasks.runtime.calls import label, read_report, with_clock
 from gradus.tasks.tracking.client import (
     RefusedError,
     UnreachableError,
@@ -50,7 +50,6 @@ from gradus.tasks.tracking.facts import (
     run_note,
     stage_note,
     tables_tag,
-    title,
     write_files,
 )
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
@@ -157,15 +156,9 @@ class Sender:
 
     def close_as_killed(self) -> None:
         """End the open command and its attempts: their process is gone."""
-        error = "the process was killed"
-        event: records.RunFinished = {
-            "event": "run_finished",
-            "time": self.fold.time_s,
-            "status": "killed",
-            "error": error,
-        }
+        why, time_s = "the process was killed", self.fold.time_s
         with classified():
-            self._run_finished(event, is_new=True)
+            self._run_finished({"event": "run_finished", "time": time_s, "status": "killed", "error": why}, is_new=True)
 
     def forget(self) -> int:
         """Mark the rows of the run as deleted; return their number."""
@@ -216,7 +209,8 @@ class Sender:
             "mlflow.parentRunId": self._row,
             **(_origin(self.fold.started) if self.fold.started else {}),
         }
-        run_id = self._rows.begin("gradus.attempt", attempt, title(event), in_ms(event["time"]), tags)
+        name = label(event["stage"], event["round"], event["purpose"])
+        run_id = self._rows.begin("gradus.attempt", attempt, name, in_ms(event["time"]), tags)
         self._ids[attempt] = run_id
         self._lineage.log_inputs(run_id, event["inputs"])
         self._problems(event, event["inputs"])
