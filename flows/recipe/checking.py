@@ -132,13 +132,13 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
 
 def _check_trackers(recipe: Recipe, lake: Path) -> None:
     """Refuse trackers that cannot be used, and rows that one cannot begin with."""
-    from gradus.tasks.artifacts.beginning import check_start  # noqa: PLC0415 - loads Arrow's functions
+    from gradus.tasks.artifacts.beginning import start_rows  # noqa: PLC0415 - loads Arrow's functions
 
     for tracker in recipe.trackers:
         for index in _changed(recipe, tracker.short):
             check_components(tracker_config(recipe, tracker, index))
         if tracker.start:
-            check_start(Store(lake), tracker)
+            start_rows(Store(lake), tracker)
 
 
 def _check_measures(recipe: Recipe) -> None:

@@ -153,21 +153,21 @@ def refuse_unusable(
 
 
 def start_ref(store: Store, tracker: TrackerConfig) -> Ref:
-    """Return the artifact that a tracker begins with; those of a file are stored, named by their content."""
+    """Return the artifact that a tracker begins with; the rows of a file are stored, named by their content."""
+    found = start_rows(store, tracker)
+    return found if isinstance(found, Ref) else store.put(TRACKERS.name, found)
+
+
+def start_rows(store: Store, tracker: TrackerConfig) -> Ref | pa.Table:
+    """Return the artifact or the rows of a file that a tracker begins with.
+
+    Raise BadInputError or UsageError if it cannot begin with them.
+    """
     ref = in_lake(store.root, tracker.start, TRACKERS.name)
     if ref is None:
-        return store.put(TRACKERS.name, _of_file(tracker))
+        return _of_file(tracker)
     _refuse_others(store, ref, tracker)
     return ref
-
-
-def check_start(store: Store, tracker: TrackerConfig) -> None:
-    """Raise BadInputError or UsageError if a tracker cannot begin with the rows that it names."""
-    ref = in_lake(store.root, tracker.start, TRACKERS.name)
-    if ref is None:
-        _of_file(tracker)
-    else:
-        _refuse_others(store, ref, tracker)
 
 
 def foreign_rows(store: Store, tracker: TrackerConfig, start: Ref, problems: Sequence[Ref]) -> list[str]:
