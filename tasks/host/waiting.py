@@ -12,7 +12,6 @@ import os
 import socket
 import time
 from collections.abc import Callable, Generator
-from contextlib import ExitStack
 from pathlib import Path
 from threading import Lock
 
@@ -61,14 +60,10 @@ class GpuTurn:
     def __init__(self, run: str, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
-        self._held = ExitStack()
-        self._taken = False
+        self._held = contextlib.ExitStack()
         self._lock = Lock()
-
-    @property
-    def taken(self) -> bool:
-        """Return whether the run has the turn."""
-        return self._taken
+        self.taken = False
+        """True while the run has the turn."""
 
     def take(self, settings: Config) -> None:
         """Wait for the turn if a stage of these settings computes on a GPU and the run does not have it yet.
@@ -78,14 +73,14 @@ class GpuTurn:
         if not computes_on_gpu(settings):
             return
         with self._lock:
-            if not self._taken:
+            if not self.taken:
                 self._held.enter_context(hold(_folder(), self._run, self._say, "uses the GPUs of this machine"))
-            self._taken = True
+            self.taken = True
 
     def end(self) -> None:
         """Let the next run have the turn."""
         self._held.close()
-        self._taken = False
+        self.taken = False
 
 
 def computes_on_gpu(settings: Config) -> bool:

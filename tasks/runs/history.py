@@ -67,11 +67,7 @@ def attempts(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Attempt]:
 
 def brief(folder: Path, on_damage: OnDamage = refuse) -> Brief:
     """Return the summary of a run by its journal: verb, status, beginning, stages, seconds, why it did not finish."""
-    return brief_of(folder, read_story(folder, on_damage), on_damage)
-
-
-def brief_of(folder: Path, story: "Story", on_damage: OnDamage = refuse) -> Brief:
-    """Return the summary of a run from a journal that was read."""
+    story = read_story(folder, on_damage)
     return brief_from(folder, story, counts_of(story), on_damage)
 
 

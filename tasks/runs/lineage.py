@@ -17,7 +17,16 @@ from gradus.data.lake.index import Index, Listed
 from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.runs.history import Attempt, Story, brief_of, finished_outputs, missing, of_run, read_story
+from gradus.tasks.runs.history import (
+    Attempt,
+    Story,
+    brief_from,
+    counts_of,
+    finished_outputs,
+    missing,
+    of_run,
+    read_story,
+)
 from gradus.tasks.runs.records import Brief, StageFinished
 
 _TEXT = pa.string()
@@ -45,7 +54,7 @@ class Run:
     @cached_property
     def brief(self) -> Brief:
         """Return its line of `gradus runs`."""
-        return brief_of(self.folder, self._story, self.on_damage)
+        return brief_from(self.folder, self._story, counts_of(self._story), self.on_damage)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -137,8 +146,9 @@ class Lineage:
 
     def judged(self) -> Mapping[str, str]:
         """The rollouts of each scores artifact: by its manifest, or by the stage that was given both."""
-        found = {use.scores.digest: use.rollouts.digest for use in self.uses if use.scores} if self._unnamed else {}
         named = {ref: self.parents(ref, "rollouts") for ref in self.artifacts("scores")}
+        uses = () if all(named.values()) else self.uses  # for scores that no stage made, such as a user's file
+        found = {use.scores.digest: use.rollouts.digest for use in uses if use.scores}
         return found | {ref.digest: parents[0].digest for ref, parents in named.items() if len(parents) == 1}
 
     def used(self) -> pa.Table:
@@ -203,11 +213,6 @@ class Lineage:
     def _due(self) -> dict[Ref, Run]:
         """The artifacts that must be there, by journals and by manifests of what runs made, each with such a run."""
         return {ref: run for run in self.runs for ref in run.whole}
-
-    @property
-    def _unnamed(self) -> bool:
-        """Return whether there are scores that no stage made, such as a user's file."""
-        return any(not self.parents(ref, "rollouts") for ref in self.artifacts("scores"))
 
     def _uses(self, run: Run) -> Iterator[Use]:
         """The rollouts that a run made or was given, once for each round and purpose."""

@@ -36,7 +36,7 @@ from gradus.tasks.host.waiting import GpuTurn, hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal, read_events
-from gradus.tasks.runs.records import Account, Report, Status, sentence, total
+from gradus.tasks.runs.records import Account, Label, Report, Status, sentence, total
 from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, read_report, retries
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,
@@ -223,11 +223,6 @@ class _Request:
         self.session = session
         self.call = call
 
-    @property
-    def forced(self) -> bool:
-        """Return whether the stage is computed although its artifact exists."""
-        return self.call.key in self.session.forced
-
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
 def _stage_task(request: _Request) -> State[Outcome]:
@@ -254,10 +249,11 @@ def _task_called(name: str) -> Task[[_Request], State[Outcome]]:
 def _outcome(request: _Request) -> Outcome:
     """Reuse or compute the stage; raises what it raised."""
     session, call = request.session, request.call
-    job = planned(session.store, call, run=session.journal.run, seed=session.seed, forced=request.forced)
+    forced = call.key in session.forced
+    job = planned(session.store, call, run=session.journal.run, seed=session.seed, forced=forced)
     started = time.perf_counter()
     ref = Ref.parse(job.output)
-    report = _reuse(job, request) if not request.forced and _is_finished(session, ref) else None
+    report = None if forced or not _is_finished(session, ref) else _reuse(job, request)
     seconds, reused = time.perf_counter() - started, report is not None
     if report is None:
         report, seconds = _attempt(job, request)
@@ -291,13 +287,7 @@ def _reuse(job: Job, request: _Request) -> Report | None:
         if session.store.find(ref) is None:
             return None
         if not outside:
-            session.journal.stage_reused(
-                stage=job.stage,
-                round=request.call.round,
-                purpose=request.call.purpose,
-                output=job.output,
-                inputs=job.inputs,
-            )
+            session.journal.stage_reused(**_label(job, request.call), inputs=job.inputs)
             return report
     if retries(session.store, ref):
         return _attempt(replace(job, forced=True), request)[0]
@@ -319,14 +309,12 @@ def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
 
 
 def _started(job: Job, request: _Request) -> str:
-    return request.session.journal.stage_started(
-        stage=job.stage,
-        round=request.call.round,
-        purpose=request.call.purpose,
-        output=job.output,
-        config=job.recorded,
-        inputs=job.inputs,
-    )
+    label = _label(job, request.call)
+    return request.session.journal.stage_started(**label, config=job.recorded, inputs=job.inputs)
+
+
+def _label(job: Job, call: Call) -> Label:
+    return {"stage": job.stage, "round": call.round, "purpose": call.purpose, "output": job.output}
 
 
 def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:

@@ -83,28 +83,16 @@ class Worker:
         self.made_of = made_of
         self.kind, execute, environment = made_of
         self.log_path = log_path
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "gradus.tasks.runtime.worker",
-            "--execute",
-            execute,
-            "--preload",
-            PRELOAD.get(self.kind, ""),
-        ]
+        command = [sys.executable, "-P", "-m", "gradus.tasks.runtime.worker"]
+        command += ["--execute", execute, "--preload", PRELOAD.get(self.kind, "")]
         with open_log(log_path) as log:
             self._log_start = log.tell()
             environment = {**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)}
             self._child = Child(command, env=environment, output=log, errors=log)
         self.pid = self._child.pid
         self._heard: deque[dict[str, Any]] = deque()
-        self._ready = False
-
-    @property
-    def is_ready(self) -> bool:
-        """Return whether the child has started and takes jobs."""
-        return self._ready
+        self.is_ready = False
+        """True once the child has started and takes jobs."""
 
     @property
     def alive(self) -> bool:
@@ -126,9 +114,9 @@ class Worker:
 
     def make_ready(self, stage: str, limits: Limits) -> None:
         """Wait until the child has started; `stage` is named if it does not."""
-        if not self._ready:
+        if not self.is_ready:
             self._receive(stage, limits.start_s, limits.start_s, _unheard, "ready")
-            self._ready = True
+            self.is_ready = True
 
     def move(self, log_path: Path) -> bool:
         """Continue as a new worker that writes to this log; return whether the child can."""

@@ -8,10 +8,11 @@ tracker is down the journal waits.
 """
 
 import argparse
+import contextlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,17 +96,20 @@ class Follower:
         try:
             if self._sender is None:
                 self._sender, self._read = self.open_sender(), 0
+            sender = self._sender
             for event, end in event_lines(self.folder, self._read):
                 is_new = end > state.offset
-                self._guarded(state, lambda r, e=event, n=is_new: r.take(e, is_new=n), end)
+                with self._noting(state, end):
+                    sender.take(event, is_new=is_new)
                 self._read = end
                 if is_new:
                     self.num_sent += 1
-                    if not self._sender.waits_for_more:
-                        self._save(state, end)
-            self._save(state, self._read)
-            if ended and _orphaned(self._sender.fold.owner, self.owner):
-                self._guarded(state, lambda r: r.close_as_killed(), self._read)
+                    if not sender.waits_for_more:
+                        self._save(state, sender, end)
+            self._save(state, sender, self._read)
+            if ended and _orphaned(sender.fold.owner, self.owner):
+                with self._noting(state, self._read):
+                    sender.close_as_killed()
         except UnreachableError as error:
             self._sender = None  # what it knows is read again
             state.problem = str(error)[:400]
@@ -115,18 +119,18 @@ class Follower:
         self._failing_since, self._backoff_s = None, POLL_S
         return True
 
-    def _save(self, state: State, end: int) -> None:
+    def _save(self, state: State, sender: Sender, end: int) -> None:
         if end > state.offset or state.problem:
-            self._guarded(state, lambda r: r.flush(), end)
+            with self._noting(state, end):
+                sender.flush()
             state.offset, state.problem = max(end, state.offset), ""
             state.save(self.folder)
 
-    def _guarded(self, state: State, act: Callable[[Sender], None], at_byte: int) -> None:
-        """Send something; note it if MLflow will never take it."""
-        if self._sender is None:
-            return
+    @contextlib.contextmanager
+    def _noting(self, state: State, at_byte: int) -> Generator[None]:
+        """Note what is sent in this block if MLflow will never take it."""
         try:
-            act(self._sender)
+            yield
         except RefusedError as error:
             text = f"{str(error)[:500]} (at byte {at_byte})"
             state.refused += [text] if text not in state.refused else []
