@@ -22,6 +22,7 @@ from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.comparing.files import keep_comparison
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.tuning import Tuned
+from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runtime.supervise import keeping_workers
 
 _NAME_CHARS = 120
@@ -114,8 +115,7 @@ def _train(method: Variant, seed: int, budget: Budget, run: str) -> None:
     try:
         answer = train_flow(method.with_seed(seed), budget=None if budget.unit == "rounds" else budget)
     except GradusError as error:
-        hint = error.hint or "run the same command again to resume"
-        raise type(error)(f"{method.name}, seed {seed}: {error.message}", hint=hint) from error
+        raise type(error)(f"{method.name}, seed {seed}: {error.message}", hint=error.hint or AGAIN) from error
     if answer["run"] != run:
         raise GradusError(
             f"{method.name}: a file that it reads was changed after the comparison began",

@@ -7,27 +7,24 @@ objective names another.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from gradus.components import Kind
 from gradus.components.chosen import ShapeConfig
-from gradus.components.description import Component
 from gradus.components.registry import components
 from gradus.data.curation.uses import LEARN, split_need
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
+from gradus.data.lake.schema import CHECKPOINTS, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.models.objectives.columns import COLUMNS, place_of
 from gradus.models.policy_files import CONFIG, WHOLE, FileError, head_fault, num_scores, read_object
 from gradus.tasks.config.learning import TermConfig, UpdateConfig
 from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.rounds import is_carried
-from gradus.tasks.preflight.checks import CHECKPOINTS, average_of, bundled, in_lake, refuse_needs
+from gradus.tasks.preflight.checks import average_of, bundled, in_lake, refuse_needs
 
 _PACKAGES = {"vllm": ("vllm", "gpu"), "openai": ("openai", "openai")}
 """Packages that an engine needs beside ours, and the extra of pip that has them."""
@@ -164,8 +161,8 @@ def _refuse_carriers(term: TermConfig) -> None:
     given, taken = set(term.advantage.component.returns), set(term.loss.component.takes)
     if not taken or given & taken:
         return
-    fitting = _names("loss", lambda each: bool(given & set(each.takes)))
-    others = _names("advantage", lambda each: bool(taken & set(each.returns)))
+    fitting = " or ".join(name for name, each in components("loss").items() if given & set(each.takes))
+    others = " or ".join(name for name, each in components("advantage").items() if taken & set(each.returns))
     raise UsageError(
         f"the advantage {term.advantage.label} returns {_listed(given)}, and the loss {term.loss.label} takes "
         f"{_listed(taken)}: together they train another objective",
@@ -182,19 +179,12 @@ def _refuse_mean(term: TermConfig) -> None:
         wanted = part.component.mean_over
         if wanted and over != wanted:
             said = f"one over {over}s" if over else "none that it declares (mean_over)"
+            fitting = " or ".join(name for name, each in components("aggregation").items() if each.mean_over == wanted)
             raise UsageError(
                 f"the {part.kind} {part.label} is defined as a mean over {wanted}s, and the aggregation "
                 f"{term.aggregation.label} is {said}: together they train another objective",
-                hint=f"set the aggregation to {_names('aggregation', partial(_is_mean_over, wanted))}",
+                hint=f"set the aggregation to {fitting}",
             )
-
-
-def _is_mean_over(what: str, component: Component) -> bool:
-    return component.mean_over == what
-
-
-def _names(kind: Kind, fits: Callable[[Component], bool]) -> str:
-    return " or ".join(name for name, each in components(kind).items() if fits(each))
 
 
 def _listed(carried: AbstractSet[str]) -> str:

@@ -21,7 +21,7 @@ from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
 from gradus.data.lake.names import Ref, regular_file
-from gradus.data.lake.schema import OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
+from gradus.data.lake.schema import CHECKPOINTS, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
 from gradus.data.sources.streams import refuse_source
@@ -33,7 +33,6 @@ from gradus.tasks.config.score import RewardConfig
 
 Named: TypeAlias = Mapping[str, Sequence[str]]
 """Inputs named by the user, by role."""
-CHECKPOINTS = "checkpoints"
 REFERENCE = re.compile(r"[a-z]+/[0-9a-f]{4,64}")
 """An artifact by its name or the beginning of it."""
 SAMPLES = package_file("data", "samples")
@@ -127,18 +126,20 @@ def check_stage(stage: Stage, settings: Config, inputs: Named) -> None:
 def check_ingest(config: IngestConfig, inputs: Named) -> None:
     """Raise UsageError for a source that is not there, or a policy without tokens to count."""
     refuse_source(inputs["source"][0], config.revision, config.generator)
-    if bool(inputs.get("policy")) != bool(config.max_prompt_tokens):
-        raise UsageError("--policy goes with --set max_prompt_tokens=N", hint="give both, or neither")
+    _refuse_alone(inputs, "policy", "--set max_prompt_tokens=N", used=bool(config.max_prompt_tokens))
 
 
 def check_curate(config: CurateConfig, inputs: Named) -> None:
     """Raise UsageError for an input that nothing reads, or a filter or level without what it reads."""
-    if bool(inputs.get("policy")) != config.counts_tokens:
-        raise UsageError("--policy goes with --filter prompt_tokens:high=N", hint="give both, or neither")
-    if bool(inputs.get("evaluated")) != config.knows_evaluated:
-        raise UsageError("--evaluated goes with --filter decontaminated", hint="give both, or neither")
-    if bool(inputs.get("hints")) != config.shows_hints:
-        raise UsageError("--hints goes with --hint-level N, from 1 on", hint="give both, or neither")
+    _refuse_alone(inputs, "policy", "--filter prompt_tokens:high=N", used=config.counts_tokens)
+    _refuse_alone(inputs, "evaluated", "--filter decontaminated", used=config.knows_evaluated)
+    _refuse_alone(inputs, "hints", "--hint-level N, from 1 on", used=config.shows_hints)
+
+
+def _refuse_alone(inputs: Named, role: str, setting: str, *, used: bool) -> None:
+    """Raise UsageError for an input without the setting that uses it, or the other way round."""
+    if bool(inputs.get(role)) != used:
+        raise UsageError(f"--{role} goes with {setting}", hint="give both, or neither")
 
 
 def check_out(out: str | None) -> None:

@@ -5,6 +5,7 @@ store.find(Ref.parse(job.output))      # the artifact, if the call was computed 
 execute(job.to_json(), Warm(), beat)   # an attempt, in whichever process: artifact and report out, manifest last
 """
 
+import contextlib
 import json
 import math
 import os
@@ -194,10 +195,8 @@ def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
 def _versions() -> Mapping[str, str]:
     found: dict[str, str] = {}
     for name in _VERSIONED:
-        try:
+        with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
-        except PackageNotFoundError:
-            continue
     return found
 
 

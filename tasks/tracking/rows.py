@@ -35,6 +35,7 @@ from mlflow.models.utils import get_external_mlflow_model_spec
 from mlflow.tracing.constant import SpanAttributeKey
 from mlflow.utils.mlflow_tags import MLFLOW_MODEL_IS_EXTERNAL
 
+from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
@@ -60,8 +61,6 @@ FIRST = "gradus.first_invocation"
 """The tag of a run's row: the first invocation in its journal."""
 _ERROR = "gradus.error"
 _PAGE_ROWS = 1000
-
-CHECKPOINTS = "checkpoints"
 
 
 class Rows:

@@ -24,6 +24,7 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from gradus.data.errors import in_words
+from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped
 from gradus.tasks.config.redaction import hide
@@ -54,7 +55,7 @@ from gradus.tasks.tracking.facts import (
 )
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
-from gradus.tasks.tracking.rows import CHECKPOINTS, FIRST, LoggedLineage, Rows, Traces, experiment_of
+from gradus.tasks.tracking.rows import FIRST, LoggedLineage, Rows, Traces, experiment_of
 
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
