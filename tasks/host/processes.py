@@ -23,7 +23,7 @@ from collections.abc import Mapping, MutableMapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any, Literal, TypedDict
+from typing import IO, Any
 
 from gradus.data.errors import GradusError, UsageError, error_class, in_words
 from gradus.tasks.config.redaction import hide
@@ -154,31 +154,15 @@ def printed(name: str) -> str:
     return f"; what it printed is in {log}" if log and log.exists() and log.stat().st_size else ""
 
 
-class Failed(TypedDict):
-    """An error; `known` is true for those of gradus.data.errors."""
-
-    kind: Literal["error"]
-    type: str
-    known: bool
-    message: str
-    hint: str
-
-
-def failed(error: Exception) -> Failed:
-    """Return the message of an error, its secrets hidden."""
-    plain = in_words(error)
-    return {
-        "kind": "error",
-        "type": type(error).__name__,
-        "known": isinstance(error, GradusError),
-        "message": hide(plain.message),
-        "hint": plain.hint,
-    }
+def failed(error: Exception) -> dict[str, str]:
+    """Return the message of an error, its secrets hidden; `type` is empty unless it is one of gradus.data.errors."""
+    plain, kind = in_words(error), type(error).__name__ if isinstance(error, GradusError) else ""
+    return {"kind": "error", "type": kind, "message": hide(plain.message), "hint": plain.hint}
 
 
 def known_error(message: Mapping[str, Any]) -> GradusError | None:
     """Return the error of a message as its own type; None if it is none of ours."""
-    kind = error_class(message["type"]) if message["known"] else None
+    kind = error_class(message["type"])
     return kind(message["message"], hint=message["hint"]) if kind is not None else None
 
 
