@@ -115,7 +115,7 @@ def test_after_a_turn_on_a_gpu_none_is_kept(tmp_path: Path, monkeypatch: pytest.
     run = Journal(tmp_path / "run")
     with pool(tmp_path) as workers:
         session = Session(Store(tmp_path / "lake"), run, workers, seed=0)
-        monkeypatch.setattr(session.gpu, "_taken", had_a_turn)
+        monkeypatch.setattr(session.gpu, "taken", had_a_turn)
         first = do(workers, "count")["pid"]
         session.close()
     with pool(tmp_path) as workers:
