@@ -26,7 +26,7 @@ import pyarrow as pa  # noqa: E402
 import gradus  # noqa: E402
 from gradus.data.intervals import LEVEL  # noqa: E402
 from gradus.data.lake.store import Store  # noqa: E402
-from gradus.tasks.inspect.agreement.bisection import Audited, search  # noqa: E402
+from gradus.tasks.inspect.agreement.numbers import Audited, search  # noqa: E402
 from gradus.tasks.inspect.agreement.pairs import Judged, agreement  # noqa: E402
 from gradus.tasks.runtime.supervise import keeping_workers  # noqa: E402
 

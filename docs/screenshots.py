@@ -27,7 +27,7 @@ from gradus.flows.console.output import aside
 from gradus.flows.serve import deployments
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.home_folder import USER, secret
-from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.sql_views import open_run
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.servers.home_servers import mlflow_login, start_servers
 from gradus.tasks.tracking.facts import REPORT_PAGE

@@ -18,10 +18,9 @@ from gradus.flows.runs import train_flow
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow, say_started
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.comparing.files import keep_comparison
+from gradus.tasks.inspect.comparing.figures import Comparison, keep_comparison
+from gradus.tasks.inspect.comparing.planning import Tuned
 from gradus.tasks.inspect.comparing.report import Terms
-from gradus.tasks.inspect.comparing.tuning import Tuned
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runtime.supervise import keeping_workers
 

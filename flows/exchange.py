@@ -13,7 +13,7 @@ from gradus.flows.verbs import gradus_flow
 from gradus.tasks.artifacts.copies import write_rows
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.curation import DifficultyConfig
-from gradus.tasks.inspect.exchange.incoming import System, check_source, read_incoming, reader
+from gradus.tasks.inspect.exchange.rollouts import System, check_source, read_incoming, reader
 from gradus.tasks.runtime.calls import Call
 
 

@@ -30,7 +30,7 @@ from gradus.tasks.runtime.stage_adapter import Session, ending
 from gradus.tasks.runtime.supervise import WorkerPool, kept_workers
 from gradus.tasks.servers.abandoned_runs import close_abandoned, left_behind
 from gradus.tasks.servers.home_servers import mlflow_login
-from gradus.tasks.stages.update.launch.invitation import withdraw
+from gradus.tasks.stages.update.launch.ranks import withdraw
 from gradus.tasks.tracking.client import parting_words, start_sidecar, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE
 

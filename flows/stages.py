@@ -37,7 +37,7 @@ from gradus.tasks.identity.pins import source_facts
 from gradus.tasks.preflight.abilities import check_ks
 from gradus.tasks.runtime.calls import Call, Outcome
 from gradus.tasks.runtime.stage_adapter import Session
-from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.tasks.stages.score.rewards import refuse_without_verdicts
 
 StageAnswer: TypeAlias = Mapping[str, object]
 """The counts that the stage reported, and where its artifact is."""

@@ -24,8 +24,8 @@ from gradus.flows.verbs import form_of, gradus_flow
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.inspect.agreement.bisection import Audited, Bisected, chosen_rows, search
 from gradus.tasks.inspect.agreement.labels import LABELS, ask_for, read_labels
+from gradus.tasks.inspect.agreement.numbers import Audited, Bisected, chosen_rows, search
 from gradus.tasks.inspect.agreement.pairs import is_learned, no_verdict
 from gradus.tasks.runtime.calls import Call
 from gradus.tasks.runtime.stage_adapter import Session

@@ -129,7 +129,7 @@ def join(
 
     The hosts share the folder GRADUS_HOME; the recipe says `update.launch.hosts` and `rendezvous`.
     """
-    from gradus.tasks.stages.update.launch.joining import joined
+    from gradus.tasks.stages.update.launch.ranks import joined
 
     check_name(run, "--run")
     line(f"{joined(Home.from_environment().runs / run, aside, wait_s)} updates joined")

@@ -97,8 +97,7 @@ def plan(
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
-    from gradus.tasks.inspect.surface import counted, hints_there
-    from gradus.tasks.inspect.surface_plan import Wanted, planned, problems_named, write_plan
+    from gradus.tasks.inspect.surface import Wanted, counted, hints_there, planned, problems_named, write_plan
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))
     if not math.isfinite(tokens):

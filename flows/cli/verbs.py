@@ -144,7 +144,7 @@ def show(
 def _show_artifact(home: Home, name: str, *, as_json: bool) -> None:
     from gradus.data.lake.store import Ref, Store
     from gradus.flows.console.query_rows import print_rows
-    from gradus.tasks.inspect.artifact import ArtifactStory, describe
+    from gradus.tasks.inspect.reasons import ArtifactStory, describe
     from gradus.tasks.inspect.sql_views import ask
 
     def render(found: ArtifactStory) -> None:
@@ -301,8 +301,8 @@ def compare(
     from gradus.flows.loop.comparing.plan import render_plan
     from gradus.flows.loop.dry_run import render_comparison_ahead
     from gradus.flows.loop.verified import verify_comparison
-    from gradus.tasks.inspect.comparing.files import check_plot
-    from gradus.tasks.inspect.comparing.files import plot as write_plot
+    from gradus.tasks.inspect.comparing.figures import check_plot
+    from gradus.tasks.inspect.comparing.figures import plot as write_plot
 
     if plot is not None:
         check_plot(plot)

@@ -5,7 +5,7 @@ import shlex
 from gradus.data.intervals import LEVEL
 from gradus.flows.console.output import fields, line, table
 from gradus.tasks.formats import brief, interval, share, visible
-from gradus.tasks.inspect.agreement.bisection import Bisected
+from gradus.tasks.inspect.agreement.numbers import Bisected
 from gradus.tasks.inspect.agreement.pairs import OWN, Agreement, Cell, Divergence, Flip, Pair
 
 _FLIPS = 5

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from gradus.flows.console.output import fields, line, notes, table
 from gradus.tasks.formats import count, interval, points, rate, share, span
-from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Judged, Tuning
-from gradus.tasks.inspect.comparing.report import letters
+from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Judged, Tuning, letters
 
 
 def render_comparison(result: Comparison) -> None:

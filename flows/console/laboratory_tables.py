@@ -3,7 +3,7 @@
 from gradus.flows.console.comparison_tables import render_comparison
 from gradus.flows.console.output import fields, line, notes, table
 from gradus.tasks.formats import points, share
-from gradus.tasks.inspect.laboratory.figures import Laboratory, MethodFigures
+from gradus.tasks.inspect.laboratory import Laboratory, MethodFigures
 
 _MAX_COSINES = 12
 """Methods in the matrix that a terminal shows; the picture and --json have all."""

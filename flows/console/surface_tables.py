@@ -3,8 +3,7 @@
 from gradus.data.curation.surface.known import GROUP
 from gradus.flows.console.output import line, table
 from gradus.tasks.formats import rate
-from gradus.tasks.inspect.surface import CLIFF, Ability, Picture
-from gradus.tasks.inspect.surface_plan import Spent, Sums
+from gradus.tasks.inspect.surface import CLIFF, Ability, Picture, Spent, Sums
 
 BAR = 20
 """Characters of a bar of 1."""

@@ -17,7 +17,7 @@ from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.phases import phase_of
 from gradus.tasks.config.learning import GradientConfig, UpdateConfig
-from gradus.tasks.inspect.laboratory.figures import Cell, Failure
+from gradus.tasks.inspect.laboratory import Cell, Failure
 from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 

@@ -17,9 +17,7 @@ from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.laboratory.figures import Laboratory
-from gradus.tasks.inspect.laboratory.files import keep_laboratory
-from gradus.tasks.inspect.laboratory.summary import laboratory
+from gradus.tasks.inspect.laboratory import Laboratory, keep_laboratory, laboratory
 
 _HALVINGS = 2
 """Comparisons at half of the budget and at a quarter before the one at all of it."""

@@ -14,7 +14,7 @@ from gradus.flows.loop.variants import called
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.overlays import Overlay, find_overlays, overlay_files
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.laboratory.figures import Failure
+from gradus.tasks.inspect.laboratory import Failure
 from gradus.tasks.runs.history import run_folder
 
 NONE = "none"

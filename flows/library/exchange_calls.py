@@ -81,7 +81,7 @@ def _rollouts(
     home: Home, what: str, system: str, to: Path, scores: str | None, where: str | None, on_damage: OnDamage
 ) -> Mapping[str, object]:
     from gradus.data.lake.store import Store
-    from gradus.tasks.inspect.exchange.outgoing import check_format, uses_of, write_rollouts
+    from gradus.tasks.inspect.exchange.rollouts import check_format, uses_of, write_rollouts
     from gradus.tasks.runs.history import run_folder
 
     check_format(system, where)
@@ -131,7 +131,7 @@ def import_rollouts(
     `reward` or `correct`, and `completion`, `completion_tokens`, `sample`, `round` if there are any. Return names of
     the artifacts, and what the files lack.
     """
-    from gradus.tasks.inspect.exchange.incoming import check_source
+    from gradus.tasks.inspect.exchange.rollouts import check_source
 
     files, given = named(source), mapping(columns or ())
     texts = {"tokenizer": tokenizer, "policy": policy, "problems": problems, "out": out}

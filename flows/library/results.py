@@ -22,7 +22,7 @@ from gradus.tasks.runs.records import Evaluation
 from gradus.tasks.runtime.calls import read_report
 
 if TYPE_CHECKING:
-    from gradus.tasks.inspect.comparing.scaling import Sigmoid
+    from gradus.tasks.inspect.comparing.trainings import Sigmoid
     from gradus.tasks.inspect.reasons import Explained
 
 _NAMES = {"champion": "best", "newest": "newest"}
@@ -212,7 +212,7 @@ def curve(name: str, suite: str = "") -> Curve:
 
 def _points(run: Run, suite: str) -> "tuple[str, list[int], list[int], list[float]]":
     """Return a suite, and rounds, tokens sampled for training up to each, and pass@1; UsageError if too few."""
-    from gradus.tasks.inspect.comparing.scaling import MIN_POINTS  # SciPy is slow to import
+    from gradus.tasks.inspect.comparing.trainings import MIN_POINTS  # SciPy is slow to import
 
     rows = [row for row in run.evaluations().to_pylist() if row["pass_at_1"] is not None]
     suites = dict.fromkeys(row["suite"] for row in rows)
@@ -238,7 +238,7 @@ def _points(run: Run, suite: str) -> "tuple[str, list[int], list[int], list[floa
 def _fitted(tokens: Sequence[int], rates: Sequence[float]) -> "Sigmoid":
     import numpy as np  # slow to import, as is SciPy
 
-    from gradus.tasks.inspect.comparing.scaling import fit_sigmoid
+    from gradus.tasks.inspect.comparing.trainings import fit_sigmoid
 
     return fit_sigmoid(np.array(tokens, np.float64), np.array(rates, np.float64))
 

@@ -26,11 +26,11 @@ from gradus.tasks.runs.history import run_folder
 
 if TYPE_CHECKING:
     from gradus.flows.loop.dry_run import ComparisonForecast
-    from gradus.tasks.inspect.agreement.bisection import Bisected
+    from gradus.tasks.inspect.agreement.numbers import Bisected
     from gradus.tasks.inspect.agreement.pairs import Agreement
     from gradus.tasks.inspect.comparing.figures import Comparison
     from gradus.tasks.inspect.comparing.planning import Plan
-    from gradus.tasks.inspect.laboratory.figures import Laboratory
+    from gradus.tasks.inspect.laboratory import Laboratory
 
 KEEP = "last=2,best"
 Keep = Annotated[str, Taken("checkpoints that keep their weights: the last N, those of every N rounds, the best one")]

@@ -24,7 +24,7 @@ from gradus.tasks.config.score import SCORE, EvaluateConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.abilities import check_engine, check_ks, check_length
 from gradus.tasks.preflight.checks import check_input, check_inputs, check_no_input, check_out, check_stage
-from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.tasks.stages.score.rewards import refuse_without_verdicts
 
 _COMPONENTS = """
 

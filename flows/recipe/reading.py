@@ -22,7 +22,7 @@ from gradus.flows.recipe.sections import READABLE
 from gradus.flows.recipe.setting_faults import refusal, settings_of
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.stages.registry import installed_names, stage_spec
-from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.tasks.stages.score.rewards import refuse_without_verdicts
 
 RECIPES = package_file("recipes")
 

@@ -366,7 +366,7 @@ WARMSTART = Stage(
     takes=(PROBLEMS, Role("policy", "policy to begin with; none: random", CHECKPOINTS, default=None)),
     reads=lambda settings: {"problems": worked_columns(settings.template)},
     worker="policy",
-    run="gradus.tasks.stages.warmstart:run",
+    run="gradus.tasks.stages.update.warmstart:run",
 )
 
 
@@ -395,5 +395,5 @@ GRADIENT = Stage(
     reads=lambda settings: {**_reads(settings), "held_scores": SCORE_COLUMNS},
     worker="policy",
     verb=False,
-    run="gradus.tasks.stages.gradient:run",
+    run="gradus.tasks.stages.update.gradient:run",
 )

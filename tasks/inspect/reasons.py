@@ -1,6 +1,7 @@
-"""Reasons that a stage is computed: the inputs of its result beside the nearest call that was computed before.
+"""The origin of an artifact: what made it, of what; and why a stage is computed.
 
-A difference in an input is followed to its origin: "in update lr = 3e-05, before 5e-05".
+The inputs of a result are set beside those of the nearest call that was computed before. A difference in an input is
+followed to its origin: "in update lr = 3e-05, before 5e-05".
 
 >>> differences({"config": {"lr": 3e-5}}, {"config": {"lr": 5e-5}})
 ['lr = 3e-05, before 5e-05']
@@ -8,15 +9,20 @@ A difference in an input is followed to its origin: "in update lr = 3e-05, befor
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypedDict
+
+import pyarrow.parquet as pq
 
 from gradus.components.settings import FILLED_IN
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import Manifest
+from gradus.data.lake.schema import TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.formats import short
 from gradus.tasks.runs.history import Attempt, Key, Precedent, Story, of_call, read_story
 from gradus.tasks.runs.records import Label
+from gradus.tasks.stages.registry import installed
 
 Identity = JsonObject
 NEVER = "nothing like it was computed before"
@@ -232,3 +238,34 @@ def _plain(name: str, new: object, old: object) -> str:
 
 def _shown(value: object) -> str:
     return '""' if value == "" else str(value)
+
+
+class ArtifactStory(TypedDict):
+    """The answer of `gradus show ARTIFACT --json`; `made_of` are artifacts by role, `columns` types by name."""
+
+    artifact: str
+    stage: str
+    rows: int
+    bytes: int
+    made_of: dict[str, list[str]]
+    settings: JsonObject
+    columns: dict[str, str]
+    out: str
+
+
+def describe(store: Store, ref: Ref) -> ArtifactStory:
+    """Return the facts of an artifact; raise CorruptArtifactError for one that is damaged."""
+    manifest = store.manifest(ref)
+    installed()  # their tables are the lake's
+    shards = manifest.shards if ref.table in TABLES else []
+    columns = pq.read_schema(store.verified(ref, shards[:1])[0]) if shards else []
+    return {
+        "artifact": str(ref),
+        "stage": str(manifest.identity.get("stage", "")),
+        "rows": manifest.rows if shards else 0,
+        "bytes": sum(entry.bytes for entry in manifest.files),
+        "made_of": manifest.parents,
+        "settings": manifest.config,
+        "columns": {field.name: str(field.type) for field in columns},
+        "out": str(store.path(ref)),
+    }

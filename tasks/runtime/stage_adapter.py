@@ -49,7 +49,7 @@ from gradus.tasks.runtime.prefect_shown import (
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
-from gradus.tasks.stages.rollout.account import KEYS, account_of
+from gradus.tasks.stages.rollout.resumed import KEYS, account_of
 from gradus.tasks.stages.warm import Warm
 
 _PLANNED = ("group_id", "plan_id", "n", "role", "use")

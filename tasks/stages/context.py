@@ -1,6 +1,6 @@
 """Inputs and outputs of a stage: the contract between the adapter and the stages."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any, Protocol, Self, cast
@@ -108,6 +108,3 @@ class StageResult:
             "clock": self.clock,
             "step_clock": self.step_clock,
         }
-
-
-StageFunction = Callable[[StageContext, Any], StageResult]

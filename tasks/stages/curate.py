@@ -27,7 +27,7 @@ from gradus.data.lake.schema import PROBLEMS
 from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
 from gradus.tasks.artifacts.policies import prompt_lengths
-from gradus.tasks.config.curation import CurateConfig
+from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rounds import of_problem
 from gradus.tasks.identity.loading import load
@@ -61,16 +61,7 @@ def run(ctx: StageContext, config: CurateConfig) -> StageResult:
         there = pa.array(ints(hints.column("hint_level")) > 0)
         shown = pc.if_else(there, f", shown hint level {config.hint_level}", "")
         reasons_ = pc.binary_join_element_wise(reasons_, shown, "")
-    plan = plan_rows(
-        chosen.column("problem_id"),
-        reasons=reasons_,
-        round_index=ctx.round,
-        n=config.sample.n,
-        temperature=config.sample.temperature,
-        max_tokens=config.sample.max_tokens,
-        seed=ctx.seed,
-        hints=hints,
-    )
+    plan = sampled_rows(ctx, config.sample, chosen.column("problem_id"), reasons_, hints)
     ctx.out.write_table(plan)
     ctx.beat(1.0, f"{plan.num_rows} problems planned")
     return _result(pool, chosen, plan, verdict, reasons, {**ties, **_unmeasured(ctx, pool, config), **unhinted})
@@ -83,15 +74,8 @@ def _given(ctx: StageContext, config: CurateConfig) -> StageResult:
     """
     given = given_rows(ctx.table("plan"), ctx.round, config.draw)
     pool = pool_of(ctx, _columns(config), None)
-    plan = plan_rows(
-        given.column("problem_id"),
-        reasons=pa.repeat(pa.scalar("a row of the given plan"), given.num_rows),
-        round_index=ctx.round,
-        n=config.sample.n,
-        temperature=config.sample.temperature,
-        max_tokens=config.sample.max_tokens,
-        seed=ctx.seed,
-    )
+    reasons = pa.repeat(pa.scalar("a row of the given plan"), given.num_rows)
+    plan = sampled_rows(ctx, config.sample, given.column("problem_id"), reasons)
     columns = {name: one_array(given.column(name)) for name in _OF_GIVEN if name in given.column_names}
     if ctx.inputs.get("hints"):
         columns |= with_hints(given, ctx.table("hints"))
@@ -103,6 +87,22 @@ def _given(ctx: StageContext, config: CurateConfig) -> StageResult:
     hinted_rows = int((ints(plan.column("hint_level")) > 0).sum())
     notes: dict[str, object] = {"hinted": hinted_rows} if hinted_rows else {}
     return _result(pool, chosen, plan, Selection(np.zeros(pool.num_rows, np.int64), ()), {}, notes)
+
+
+def sampled_rows(
+    ctx: StageContext, sample: SampleConfig, problem_ids: Column, reasons: Column, hints: pa.Table | None = None
+) -> pa.Table:
+    """Return the plan rows of problems in this round, each sampled as `sample` says."""
+    return plan_rows(
+        problem_ids,
+        reasons=reasons,
+        round_index=ctx.round,
+        n=sample.n,
+        temperature=sample.temperature,
+        max_tokens=sample.max_tokens,
+        seed=ctx.seed,
+        hints=hints,
+    )
 
 
 def _hints(ctx: StageContext, problem_ids: Column, config: CurateConfig) -> tuple[pa.Table | None, dict[str, object]]:

@@ -19,7 +19,7 @@ from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.settings import memory_bytes
 from gradus.tasks.runs.records import Coverage, Metrics, Sample
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.verdicts import NUM_NAMED, coverage
+from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
 _NUM_SAMPLES = 16
 

@@ -42,7 +42,7 @@ from gradus.data.records import Figure
 from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.score.verdicts import NUM_NAMED, coverage
+from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
 _NUM_SAMPLES = 16
 _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]

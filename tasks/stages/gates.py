@@ -14,7 +14,7 @@ from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 from gradus.tasks.host.processes import log_name
 from gradus.tasks.runs.records import Report
-from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
+from gradus.tasks.stages.score.rewards import WAYS_TO_A_VERDICT
 
 BURST_ROWS = 128
 """More than the requests under way at once, which all see one short outage of a server."""

@@ -17,7 +17,7 @@ from gradus.components.rows import ColumnError
 from gradus.data.arrays import ints, pc
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.continued import builds_on, refuse_odd_stored
-from gradus.data.curation.plan import plan_rows, refuse_odd, wave_rows
+from gradus.data.curation.plan import refuse_odd, wave_rows
 from gradus.data.curation.round import Planned, Round, WaveError
 from gradus.data.curation.traces import TRACE, highest, traces_of
 from gradus.data.curation.uses import LEARN, POLICY
@@ -27,7 +27,7 @@ from gradus.data.seeds import derive_seed
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.curate import choose, pool_of
+from gradus.tasks.stages.curate import choose, pool_of, sampled_rows
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows, stored_rows
 
 _NUM_SAMPLES = 16
@@ -104,16 +104,8 @@ def _traces(ctx: StageContext, config: PlanningConfig, rows: pa.Table) -> pa.Tab
 
 def _plan(ctx: StageContext, config: PlanningConfig, planned: Planned | None, wave: int, call: int) -> pa.Table:
     found = planned or Planned(pa.array([], pa.string()), {})
-    sample, num = config.sample, found.num_rows
-    plan = plan_rows(
-        found.problem_id,
-        reasons=pa.repeat(pa.scalar(f"wave {config.wave.label}"), num),
-        round_index=ctx.round,
-        n=sample.n,
-        temperature=sample.temperature,
-        max_tokens=sample.max_tokens,
-        seed=ctx.seed,
-    )
+    reasons = pa.repeat(pa.scalar(f"wave {config.wave.label}"), found.num_rows)
+    plan = sampled_rows(ctx, config.sample, found.problem_id, reasons)
     before = ctx.table("plan", ["problem_id", "hint_level"])
     columns = _sampled_as_roles(config, found.columns) if "role" in found.columns else found.columns
     return wave_rows(plan, columns, before, round_index=ctx.round, wave=wave, call=call, seed=ctx.seed)

@@ -21,7 +21,7 @@ from gradus.flows.loop.comparing.plan import read_plan
 from gradus.flows.loop.dry_run import look_ahead_comparison
 from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.files import plot
+from gradus.tasks.inspect.comparing.figures import plot
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, PLAN
 from tests.e2e.conftest import RECIPE, Program

@@ -15,8 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.inspect.exchange.incoming import read_incoming
-from gradus.tasks.inspect.exchange.outgoing import uses_of, write_rollouts
+from gradus.tasks.inspect.exchange.rollouts import read_incoming, uses_of, write_rollouts
 from tests.e2e.conftest import Program
 
 Trained = tuple[Program, dict[str, Any]]

@@ -12,7 +12,7 @@ import pytest
 
 import gradus
 from gradus.flows.recipe.overlays import overlay_files
-from gradus.tasks.inspect.comparing.scaling import Sigmoid, fit_sigmoid
+from gradus.tasks.inspect.comparing.trainings import Sigmoid, fit_sigmoid
 from tests.conftest import Server
 from tests.e2e.conftest import RECIPE, Program
 from tests.e2e.methods.behaviour import BEHAVIOUR
@@ -285,7 +285,7 @@ def test_scale_rls_curve_is_over_the_tokens_of_the_rollouts(methods: Program, mo
         return fit_sigmoid(compute, rate)
 
     monkeypatch.setenv("GRADUS_HOME", str(methods.home))
-    monkeypatch.setattr("gradus.tasks.inspect.comparing.scaling.fit_sigmoid", fitted)
+    monkeypatch.setattr("gradus.tasks.inspect.comparing.trainings.fit_sigmoid", fitted)
     curve = gradus.run("curve").scaling()
     assert seen[0] == list(spent.values())
     assert seen[0][-1] > seen[0][1] > seen[0][0] == 0

@@ -22,7 +22,7 @@ import pytest
 
 from gradus.flows.console.browser.lists import Browser
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.sql_views import open_run
 from tests.e2e.conftest import Program
 from tests.patience import until
 

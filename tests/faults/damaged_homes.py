@@ -15,8 +15,8 @@ from gradus.data.errors import CorruptArtifactError, refuse
 from gradus.flows.cli.main import main
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.browsing import Listing
-from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.groups import Listing
+from gradus.tasks.inspect.sql_views import open_run
 from gradus.tasks.runs.journal import EVENTS, RUN, Journal, write_settings
 from tests.tasks.made_run import RUN as MADE
 from tests.tasks.made_run import MadeRun

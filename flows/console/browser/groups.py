@@ -18,9 +18,8 @@ from textual.widgets import Footer, Static
 
 from gradus.tasks.formats import more, number, terminal_safe
 from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
-from gradus.tasks.inspect.run_rows import RunRows
-from gradus.tasks.inspect.token_pieces import Tokenizers, doubt
-from gradus.tasks.inspect.word_diff import Part, word_diff
+from gradus.tasks.inspect.sql_views import RunRows
+from gradus.tasks.inspect.token_pieces import Part, Tokenizers, doubt, word_diff
 
 MAX_CHARS = 20_000
 """Characters of a completion that are shown."""

@@ -11,9 +11,8 @@ from textual.widgets import DataTable, Footer, Input, Static
 from gradus.data.errors import GradusError
 from gradus.flows.console.browser.groups import DiffScreen, GroupScreen, cell, plain
 from gradus.tasks.formats import terminal_safe
-from gradus.tasks.inspect.browsing import EVERYTHING, Line, Listing, groups_of
-from gradus.tasks.inspect.groups import GroupKey
-from gradus.tasks.inspect.run_rows import RunRows
+from gradus.tasks.inspect.groups import EVERYTHING, GroupKey, Line, Listing, groups_of
+from gradus.tasks.inspect.sql_views import RunRows
 from gradus.tasks.inspect.token_pieces import Tokenizers
 
 

@@ -21,9 +21,8 @@ from gradus.flows.console.browser.lists import Browser, Lines
 from gradus.flows.console.query_rows import rows_of, text_of
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.agreement.labels import HOW, LABELS
-from gradus.tasks.inspect.browsing import PAGE_ROWS
-from gradus.tasks.inspect.run_rows import open_run
-from gradus.tasks.inspect.sql_views import ask
+from gradus.tasks.inspect.groups import PAGE_ROWS
+from gradus.tasks.inspect.sql_views import ask, open_run
 from gradus.tasks.preflight.checks import REFERENCE
 
 _MAX_CELL_CHARS = 200

@@ -13,8 +13,8 @@ from gradus.flows.recipe.lasting import lasting
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import span
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
-from gradus.tasks.inspect.comparing.report import Methods, Terms, compare
-from gradus.tasks.inspect.comparing.trainings import read_training
+from gradus.tasks.inspect.comparing.report import Terms, compare
+from gradus.tasks.inspect.comparing.trainings import Methods, read_training
 from gradus.tasks.runs.history import ComputedSeconds, run_folder
 from gradus.tasks.tracking.names import flat_params
 

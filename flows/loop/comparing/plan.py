@@ -24,14 +24,13 @@ from gradus.tasks.inspect.comparing.planning import (
     Plan,
     count_problems,
     known_of,
+    num_held_out,
     others,
     plan_remarks,
     refuse_unknown_column,
     sealed,
 )
-from gradus.tasks.inspect.comparing.report import Methods
-from gradus.tasks.inspect.comparing.trainings import Training, problem_ids, read_training
-from gradus.tasks.inspect.comparing.tuning import num_held_out
+from gradus.tasks.inspect.comparing.trainings import Methods, Training, problem_ids, read_training
 from gradus.tasks.runs.history import ComputedSeconds, brief, run_folders
 from gradus.tasks.tracking.facts import PLAN
 

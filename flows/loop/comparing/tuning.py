@@ -18,8 +18,8 @@ from gradus.flows.recipe.assignments import split_assignment
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import recipe_from
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.planning import Candidate, Tuned, tune
 from gradus.tasks.inspect.comparing.trainings import read_training
-from gradus.tasks.inspect.comparing.tuning import Candidate, Tuned, tune
 from gradus.tasks.runs.history import ComputedSeconds
 
 MAX_COMBINATIONS = 32

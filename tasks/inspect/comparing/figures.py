@@ -1,13 +1,41 @@
-"""The answer of `gradus compare --json`. Shares are from 0 to 1; types, no code."""
+"""The answer of `gradus compare --json`, and the files of a comparison. Shares are from 0 to 1.
 
-from typing import Any, Literal, NotRequired, TypedDict
+The files are all figures as JSON, two tables, and a picture of pass@1 and of the differences. The same comparison
+writes the same tables, so that reporting it twice changes nothing.
+"""
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
+
+import numpy as np
+
+from gradus.data.errors import UsageError
+from gradus.data.files import replace_file, replacing
 from gradus.data.records import Figure
+from gradus.tasks.formats import label, visible
+from gradus.tasks.host.libraries import default_drawing
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 START = "its start"
 Verdict = Literal["better", "worse", "equivalent", "undecided"]
 Fields = dict[str, Any]
 """An object whose keys are named where it stands."""
+FORMATS = (".png", ".svg", ".pdf")
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's colours, which people with any colour vision can tell apart."""
+_NAME_CHARS = 40
+_INTERVAL = ("value", "low", "high")
+_METHOD = (
+    *("method", "rounds", "tokens", "seconds", "before", *_INTERVAL),
+    *(f"gain_{end}" for end in _INTERVAL),
+    *("by_seed", "runs"),
+)
+_DIFFERENCE = ("method", "than", *_INTERVAL, "verdict", "p_different", "p_equivalent", "detectable")
 
 
 class Cost(TypedDict):
@@ -110,3 +138,90 @@ class Comparison(TypedDict):
     failed: NotRequired[list[Fields]]
     """method and reason of those without figures, as a training of them failed."""
     tuning: NotRequired[Tuning]
+
+
+def letters(found: Comparison) -> dict[str, str]:
+    """Return a letter for each method, by its name; a number after Z."""
+    names = [method["method"] for method in found["methods"]]
+    return {name: chr(ord("A") + i) if i < 26 else str(i + 1) for i, name in enumerate(names)}
+
+
+def keep_comparison(found: Comparison, folder: Path) -> None:
+    """Write a comparison's files into a folder, each whole."""
+    methods = [
+        {
+            **method,
+            **method["after"],
+            **{f"gain_{end}": method["gain"][end] for end in _INTERVAL},
+            "before": method["before"]["value"],
+            "rounds": max(method["rounds"]),
+            "by_seed": ", ".join(f"{each['after']:.4f}" for each in method["by_seed"]),
+            "runs": ", ".join(method["runs"]),
+        }
+        for method in found["methods"]
+    ]
+    differences = [{**each, **each["difference"]} for each in (*found["gains"], *found["differences"])]
+    replace_file(folder / METHODS_TABLE, logged_table(_METHOD, methods))
+    replace_file(folder / DIFFERENCES_TABLE, logged_table(_DIFFERENCE, differences))
+    replace_file(folder / COMPARISON, json.dumps(found, indent=1))
+    plot(found, folder / COMPARISON_PICTURE)
+
+
+def logged_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows in the format of `mlflow.log_table`, their texts safe to show."""
+    cells = [[visible(cell) if isinstance(cell := row[name], str) else cell for name in columns] for row in rows]
+    return json.dumps({"columns": columns, "data": cells}, allow_nan=False)
+
+
+def check_plot(path: Path) -> None:
+    """Raise UsageError if no picture can be written there."""
+    if path.suffix.lower() not in FORMATS:
+        raise UsageError(f"--plot {path}: there is no such format", hint=f"end it in {', '.join(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise UsageError(f"--plot {path}: there is no folder {path.parent}", hint="make it first")
+
+
+@default_drawing()
+def plot(found: Comparison, path: Path) -> None:
+    """Write the picture of a comparison."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - slow, and for this option alone
+
+    height = max(4.0, 1.2 + 0.45 * len(found["differences"])) + 0.25 * len(found["methods"])
+    figure = Figure(figsize=(11, height), layout="constrained")
+    left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    for method, colour in zip(found["methods"], np.resize(_COLOURS, len(found["methods"])), strict=True):
+        _curve(left, method, f"{letters(found)[method['method']]}  {label(method['method'], _NAME_CHARS)}", str(colour))
+    left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=_title(found))
+    figure.legend(loc="outside lower left", frameon=False)
+    _differences(right, found, letters(found))
+    for axes in (left, right):
+        axes.spines[["top", "right"]].set_visible(False)
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=150)
+
+
+def _title(found: Comparison) -> str:
+    seeds = found["seeds"]
+    text = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
+    return f"{text}, {found['budget']}" if found["budget"] else text
+
+
+def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None:
+    tokens = [point["tokens"] for point in method["curve"]]
+    value, low, high = (np.array([p["pass_at_1"][key] for p in method["curve"]]) for key in ("value", "low", "high"))
+    ends = np.stack([value - low, high - value])
+    axes.errorbar(tokens, value, ends, marker="o", color=colour, ecolor=(colour, 0.4), capsize=3, label=label)
+
+
+def _differences(axes: "Axes", found: Comparison, letter: Mapping[str, str]) -> None:
+    """Draw a line for each pair of methods, grey if the verdict is undecided; the margin is a band around 0."""
+    axes.axvspan(-100 * found["margin"], 100 * found["margin"], color="0.93")
+    for place, each in enumerate(reversed(found["differences"])):
+        value, low, high = (100 * each["difference"][key] for key in ("value", "low", "high"))
+        colour = _COLOURS[0] if each["verdict"] != "undecided" else "0.6"
+        axes.plot([low, high], [place, place], color=colour, linewidth=2)
+        axes.plot([value], [place], marker="o", color=colour)
+    names = [f"{letter[each['method']]} − {letter[each['than']]}" for each in reversed(found["differences"])]
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set_yticks(range(len(names)), names)
+    axes.set(xlabel="difference in pass@1, points (95 % interval)", ylim=(-0.6, len(names) - 0.4))

@@ -6,6 +6,11 @@ the last checkpoint: one that was chosen by its evaluation would look better tha
 Problems that were solved by luck before look worse afterwards without any training, and those that failed by bad luck
 look better. So the verdicts of the start are split at random: one half puts a problem into a band of difficulty, the
 other half is the pass@1 that the band had before.
+
+Pairs of methods are judged at the level of all pairs together. A difference is shown if 0 can be rejected, equivalence
+if a difference of the margin or more can be (two one-sided tests, TOST); each by p values that are adjusted for the
+number of pairs (Holm). A difference that is shown and lies within the margin is an equivalence: the margin says what
+matters. Nothing is called equivalent at a margin below the smallest detectable difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,16 +22,35 @@ import pyarrow as pa
 
 from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
-from gradus.data.intervals import mean_of, share_interval
+from gradus.data.intervals import LEVEL, detectable, holm, mean_of, share_interval
 from gradus.data.lake.store import Ref
 from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.score import MARGIN
-from gradus.tasks.inspect.comparing.clusters import TEMPLATE, clusters_of, num_clusters, remarks_on, units
-from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Difference, Fields, MethodFigures, PlanNote
-from gradus.tasks.inspect.comparing.trainings import Training, pass_rates, problem_ids, verdicts
-from gradus.tasks.inspect.comparing.tuning import Tuned
-from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
+from gradus.tasks.inspect.comparing.figures import (
+    START,
+    Comparison,
+    Cost,
+    Difference,
+    Fields,
+    Judged,
+    MethodFigures,
+    PlanNote,
+    Verdict,
+)
+from gradus.tasks.inspect.comparing.planning import Tuned
+from gradus.tasks.inspect.comparing.trainings import (
+    TEMPLATE,
+    Methods,
+    Training,
+    clusters_of,
+    num_clusters,
+    pass_rates,
+    problem_ids,
+    remarks_on,
+    units,
+    verdicts,
+)
 from gradus.tasks.runs.history import is_evaluation
 from gradus.tasks.runtime.calls import read_report
 
@@ -40,9 +64,6 @@ UNSPLIT = (
 )
 _UNEQUAL = 1.1
 """Methods whose costs differ by more than this factor are remarked on."""
-
-Methods = Mapping[str, Sequence[Training]]
-"""The trainings of each method by its name, one a seed, in the order in which seeds are paired."""
 
 
 @dataclass(frozen=True)
@@ -131,12 +152,6 @@ def cost_of(trainings: Sequence[Training]) -> Cost:
         "tokens": float(np.mean([t.tokens for t in trainings])),
         "seconds": float(np.mean([t.seconds for t in trainings])),
     }
-
-
-def letters(found: Comparison) -> dict[str, str]:
-    """Return a letter for each method, by its name; a number after Z."""
-    names = [method["method"] for method in found["methods"]]
-    return {name: chr(ord("A") + i) if i < 26 else str(i + 1) for i, name in enumerate(names)}
 
 
 def by_difficulty(n: Ints, k: Ints, after: Mapping[str, Floats]) -> list[Fields]:
@@ -295,3 +310,46 @@ def _curve(trainings: Sequence[Training], ids: pa.Array, judged: Bools, cluster:
                 {"round": max(r for _, r in ends), "tokens": tokens, "pass_at_1": _share(np.stack(rates), cluster)}
             )
     return points
+
+
+def judge_pairs(pairs: Sequence[tuple[str, str, Floats]], margin: float, planned: float | None = None) -> list[Judged]:
+    """Judge pairs (method, than, (S, P) differences of pass rates); `planned` is the difference planned to detect.
+
+    Without a measured plan, each pair's own smallest detectable difference decides what may be called equivalent.
+    """
+    if not pairs:
+        return []
+    means = [mean_of(values) for _, _, values in pairs]
+    different = holm(np.array([mean.p_different() for mean in means])).tolist()
+    equivalent = holm(np.array([mean.p_equivalent(margin) for mean in means])).tolist()
+    found: list[Judged] = []
+    for (method, than, values), mean, p, q in zip(pairs, means, different, equivalent, strict=True):
+        least = detectable(mean.error, mean.freedom, LEVEL / len(pairs))
+        verdict: Verdict = "undecided"
+        if q <= LEVEL and margin >= (least if planned is None else planned):
+            verdict = "equivalent"
+        elif p <= LEVEL:
+            verdict = "better" if mean.value > 0 else "worse"
+        found.append(
+            {
+                "method": method,
+                "than": than,
+                "difference": mean.interval(),
+                "by_seed": values.mean(axis=1).tolist(),
+                "p_different": p,
+                "p_equivalent": q,
+                "detectable": least,
+                "verdict": verdict,
+            }
+        )
+    return found
+
+
+def too_narrow(found: Sequence[Judged], margin: float, planned: float | None = None) -> list[str]:
+    """Remark on a margin at which nothing can be called equivalent."""
+    least = [planned] if planned is not None else [each["detectable"] for each in found]
+    if not least or margin >= max(least):
+        return []
+    where = "the plan" if planned is not None else "these data" if margin < min(least) else "some pairs"
+    text = f"the smallest detectable difference of {where} is {100 * max(least):.1f} points"
+    return [f"{text}, above the margin of {100 * margin:g}: `equivalent` cannot be concluded there"]

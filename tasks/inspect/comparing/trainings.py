@@ -1,8 +1,11 @@
-"""Trainings as a comparison reads them: evaluations on the main suite, and the cost of stages.
+"""Trainings as a comparison reads them: evaluations on the main suite, their problems, costs of stages, learning curve.
 
-A training has what its last command made or reused. Read from journals and the lake; nothing is computed.
+A training has what its last command made or reused. Read from journals and the lake; nothing is computed. Problems may
+belong together: those of one template, source or domain, by a column. A learning curve is the sigmoid of a pass rate
+over compute (ScaleRL).
 """
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +16,7 @@ import pyarrow as pa
 
 from gradus.data.arrays import Floats, Ints, bools, ints, one_array, positions, take_or_null
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
+from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import (
     Attempt,
@@ -26,6 +30,15 @@ from gradus.tasks.runs.history import (
 )
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runtime.calls import read_report
+
+TEMPLATE = "template"
+"""The column that is taken unless another is named: problems written from one template are not independent."""
+_FEW = 10
+MIN_POINTS = 5
+"""Points of a curve at least: the start, and more than the three numbers that are fitted."""
+_EXPONENTS = np.geomspace(0.2, 10.0, 40)
+_REACH = 10.0
+"""A midpoint lies at most this factor beyond the compute of the points."""
 
 
 class Spent(Attempt):
@@ -67,6 +80,10 @@ class Training:
     def seconds(self) -> float:
         """Seconds of stages, evaluations left out."""
         return sum(each["seconds"] for each in self.learning)
+
+
+Methods = Mapping[str, Sequence[Training]]
+"""The trainings of each method by its name, one a seed, in the order in which seeds are paired."""
 
 
 def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_damage: OnDamage = refuse) -> Training:
@@ -181,3 +198,124 @@ def recount(trainings: Sequence[Training]) -> int:
                 hint="evaluate again: gradus rerun RUN evaluate",
             )
     return len(found)
+
+
+def units(values: Floats, cluster: Ints | None) -> Floats:
+    """Return the values (S, U) of what is independent: clusters of problems, or problems if `cluster` is None."""
+    return values if cluster is None else by_cluster(values, cluster)
+
+
+def num_clusters(cluster: Ints) -> int:
+    """Return the number of clusters 0..G-1."""
+    return int(cluster.max()) + 1
+
+
+def clusters_of(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> Ints | None:
+    """Return the cluster of each problem (P,), 0..G-1; None if problems have no column `template` and none is named.
+
+    The column is one of the problems table or a key of their `extra`. A problem without a value is a cluster by
+    itself. Raise BadInputError if a column that is named does not exist, or is the same for all problems.
+    """
+    values = _values(store, evaluation, problems, column or TEMPLATE)
+    named = [f"{at} alone" if value is None else f" {value}" for at, value in enumerate(values)]
+    if len(set(named)) > 1:
+        return np.unique(named, return_inverse=True)[1].astype(np.int64)
+    if column and values:
+        raise BadInputError(
+            f"--cluster {column}: it is the same for all problems", hint="leave the option out: nothing is clustered"
+        )
+    if column:
+        raise BadInputError(
+            f"--cluster {column}: the evaluated problems have no such column",
+            hint="name a column of the problems, or a key of their `extra` (`gradus show`)",
+        )
+    return None
+
+
+def remarks_on(cluster: Ints | None, column: str) -> list[str]:
+    """Remark on what an interval over clusters rests on."""
+    if cluster is None:
+        return []
+    num = num_clusters(cluster)
+    text = f"intervals are over {num} clusters of problems ({column or TEMPLATE}), not over {len(cluster)} problems"
+    return [f"{text}; so few clusters make them wide" if num < _FEW else text]
+
+
+def _values(store: Store, evaluation: Ref, problems: pa.Array, column: str) -> list[str | None]:
+    """Return a column of the evaluated problems as texts; empty if there is none."""
+    rows = problem_rows(store, evaluation, problems, list(dict.fromkeys(("problem_id", column, "extra"))))
+    if rows is None:
+        return []
+    if column in rows.column_names:
+        values = rows.column(column).to_pylist()
+    else:
+        extras = [json.loads(text or "{}") for text in rows.column("extra").to_pylist()]
+        values = [extra.get(column) if isinstance(extra, dict) else None for extra in extras]
+    found = [None if value is None else str(value) for value in values]
+    return found if any(value is not None for value in found) else []
+
+
+@dataclass(frozen=True)
+class Sigmoid:
+    """R(C) = start + (asymptote - start) / (1 + (midpoint / C)^exponent)."""
+
+    start: float
+    """R_0, the rate at compute 0."""
+    asymptote: float
+    """A, the rate that is approached."""
+    exponent: float
+    """B, how fast."""
+    midpoint: float
+    """C_mid, the compute at which half of the gain is made."""
+    rmse: float = 0.0
+    """Root of the mean squared error of the points that were fitted."""
+
+    def at(self, compute: Floats | float) -> Floats:
+        """Return the rate at each compute, which is 0 or more."""
+        return self.start + (self.asymptote - self.start) * _share(
+            np.asarray(compute, np.float64), self.exponent, self.midpoint
+        )
+
+
+def fit_sigmoid(compute: Floats, rate: Floats) -> Sigmoid:
+    """Return the sigmoid of least squares through the rates (N,) in 0..1 at computes (N,), the first of which is 0.
+
+    The Art of Scaling Reinforcement Learning Compute, arXiv 2510.13786, eq. 1; its fit, too, takes R_0 as measured. For
+    each exponent and midpoint the asymptote is that of least squares in R_0 .. 1; those two are searched on a grid and
+    then refined. Extrapolation is only as good as the points are far along the curve.
+    Raise ValueError for fewer than MIN_POINTS points, or if the first is not the only one at compute 0.
+    """
+    import scipy.optimize  # noqa: PLC0415 - slow, and for this alone
+
+    compute, rate = np.asarray(compute, np.float64), np.asarray(rate, np.float64)
+    if len(compute) < MIN_POINTS:
+        raise ValueError(f"a sigmoid needs {MIN_POINTS} points, not {len(compute)}")
+    if compute[0] != 0 or not (compute[1:] > 0).all():
+        raise ValueError("the first point, and no other, is at compute 0")
+    start, gain = float(rate[0]), rate[1:] - rate[0]
+    places = np.log(compute[1:])
+
+    def amplitude(shares: Floats) -> Floats:
+        return np.clip((shares * gain).sum(-1) / (shares**2).sum(-1), 0.0, 1.0 - start)
+
+    def errors(found: Floats) -> Floats:
+        shares = _share(compute[1:], np.exp(found[0]), np.exp(found[1]))
+        return amplitude(shares) * shares - gain
+
+    bounds = (
+        [np.log(_EXPONENTS[0]), places.min() - np.log(_REACH)],
+        [np.log(_EXPONENTS[-1]), places.max() + np.log(_REACH)],
+    )
+    grid = np.stack(np.meshgrid(np.log(_EXPONENTS), np.linspace(bounds[0][1], bounds[1][1], 60), indexing="ij"), -1)
+    losses = [float((errors(point) ** 2).sum()) for point in grid.reshape(-1, 2)]
+    first = np.clip(grid.reshape(-1, 2)[int(np.argmin(losses))], np.add(bounds[0], 1e-9), np.subtract(bounds[1], 1e-9))
+    best = scipy.optimize.least_squares(errors, first, bounds=bounds, xtol=1e-12, ftol=1e-12, gtol=1e-12).x
+    exponent, midpoint = float(np.exp(best[0])), float(np.exp(best[1]))
+    top = start + float(amplitude(_share(compute[1:], exponent, midpoint)))
+    return Sigmoid(start, top, exponent, midpoint, float(np.sqrt((errors(best) ** 2).mean())))
+
+
+def _share(compute: Floats, exponent: float, midpoint: float) -> Floats:
+    """Return the share of the gain that is made at each compute: 1 / (1 + (midpoint / C)^exponent), 0 at C = 0."""
+    ratio = np.divide(midpoint, compute, out=np.full_like(compute, np.inf), where=compute > 0)
+    return 1 / (1 + ratio**exponent)

@@ -16,17 +16,20 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, ROLLOUTS, sample_key
 from gradus.data.seeds import derive_seed
 from gradus.models.engines.base import Request
-from gradus.models.policy import PromptSide, chat_turns
+from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
+from gradus.models.rendering import Asked as PromptParts
+from gradus.models.rendering import PromptError, prompt_texts
+from gradus.models.templates import PromptStyle
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.rollout.parents import Parents, Start
-from gradus.tasks.stages.rollout.prompts import Row, asked, checked_prompts, refuse_empty
 
 TRAINED = "trained_prompt_tokens"
 CHECKED_ROWS = 4096
 """Rows of a plan that are Python objects at once."""
 _BUILT_ON = ("parent", "recall", "given")
 """Columns of a plan whose rows have another prompt than that of their problem, or one that is made elsewhere."""
+Row = Mapping[str, Any]
 
 
 class Asked(NamedTuple):
@@ -215,3 +218,44 @@ def _shown(problem: Row) -> str:
     if problem["question"] is not None:
         return problem["question"]
     return "\n".join(str(message["content"]) for message in problem["messages"] or [])
+
+
+def asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:
+    """Return the question and the messages of a prompt; messages of the plan replace both of the problem."""
+    return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
+
+
+def tokenised_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
+    """Return the prompt of each row and its problem, tokenised together; BadInputError for an invalid one."""
+    parts = [PromptParts(*asked(row, problem), row["hint_text"], shown=row["shown"]) for row, problem in rows]
+    try:
+        prompts = prompt_tokens(side.tokenizer, prompt_texts(side.tokenizer, parts, style))
+    except PromptError as error:
+        raise BadInputError(f"problem {rows[error.index][0]['problem_id']} has no prompt: {error}") from None
+    for (row, _), tokens in zip(rows, prompts, strict=True):
+        if not tokens:
+            name = row["problem_id"]
+            raise BadInputError(f"the prompt of problem {name} is empty: the tokenizer knows none of its characters")
+    return prompts
+
+
+def checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
+    """Return the same of rows that are sampled; BadInputError if one leaves no room for its completions."""
+    prompts = tokenised_prompts(rows, side, style)
+    for (row, _), tokens in zip(rows, prompts, strict=True):
+        name, max_tokens = row["problem_id"], row["max_tokens"]
+        if side.context_tokens - len(tokens) < max_tokens:
+            raise BadInputError(
+                f"the prompt of problem {name} has {len(tokens)} tokens; with max_tokens {max_tokens} "
+                f"it does not fit the policy's {side.context_tokens}",
+                hint=f"lower max_tokens, or leave such problems out: ingest.max_prompt_tokens="
+                f"{side.context_tokens - max_tokens} in a training, --filter length for `gradus curate`",
+            )
+    return prompts
+
+
+def refuse_empty(problem: Row) -> None:
+    """Raise BadInputError for a problem without text."""
+    if not ((problem["question"] or "").strip() or problem["messages"]):
+        name = problem["problem_id"]
+        raise BadInputError(f"problem {name} has neither a question nor messages: its prompt would be empty")

@@ -1,37 +1,143 @@
-"""Several workers, each with an engine of its own, behind the contract of one: each has whole shards.
+"""Several Ray workers, each with a proved engine of its own, behind the contract of one: each has whole shards.
 
     with ray_engine(ctx, ctx.one("policy"), config) as (engine, side):
         engine.begin(requests)                          # at once, on the worker with the fewest shards
         for finished in engine.generate(requests): ...  # when that worker has returned all of them
 
-Workers only sample; the stage alone writes. Ray restarts a worker that died and repeats its shards. Left out: a restart
-that finds no place because other programs took it, as long as the cluster is large enough for all workers.
+Workers only sample; the stage alone writes. Ray restarts a worker that died and repeats the shards that it had not
+returned. Left out: a restart that finds no place because other programs took it, as long as the cluster is large enough
+for all workers.
+
+Ray is one of our own on this machine, or an existing cluster. Ours listens on loopback alone, asks for a token, sends
+no usage report and keeps its files in a folder that goes with it. Its daemons are killed by the kernel when the thread
+that started them ends, its workers end when they miss their daemon, and what is left is ended by the guardian of
+gradus.tasks.runtime.worker. Left out: `ray://` addresses (no streams).
 """
 
+import math
+import os
+import secrets
+import shutil
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from gradus.data.errors import GradusError, StageError, in_words
-from gradus.data.lake.store import Ref
+from gradus.data.errors import BadInputError, GradusError, StageError, in_words
+from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
-from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
+from gradus.data.runlock import RunLock, left_by_the_dead
+from gradus.models.engines.base import Engine, EngineError, Finished, OnTokens, Request
 from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
+from gradus.tasks.host.processes import fault_point
 from gradus.tasks.stages.context import StageContext
-from gradus.tasks.stages.rollout.engines import prompt_side
-from gradus.tasks.stages.rollout.ray_actor import Process, Sampled, SamplingActor
-from gradus.tasks.stages.rollout.ray_cluster import cluster
+from gradus.tasks.stages.rollout.engines import open_engine, prompt_side
+from gradus.tasks.stages.warm import Warm
 
 _POLL_S = 0.5
 _KEPT = "run the same command again: finished shards are kept"
+LOOPBACK = "127.0.0.1"
+_PREFIX = "gradus-ray-"
+_OBJECT_BYTES = 128 << 20
+"""Memory for what passes between stage and workers: requests and finished rollouts, a few hundred at a time."""
+_CONNECT_S = 10.0
+_SETTINGS = {
+    "RAY_AUTH_MODE": "token",
+    # Ray remembers its token as long as the process lives, so a process has one.
+    "RAY_AUTH_TOKEN": os.environ.get("RAY_AUTH_TOKEN") or secrets.token_hex(32),
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Ray replaces 127.0.0.1 by an address that others can reach, unless it takes this for a desktop system.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
+
+
+@dataclass(frozen=True)
+class Process:
+    """A worker's process: its engine, whether that repeats itself, its threads of torch, its machine and number."""
+
+    engine: str
+    reproducible: bool
+    num_threads: int
+    host: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rollouts of one shard, its tokens, deviations of the engine, and the error that ended the shard early."""
+
+    process: Process
+    finished: list[Finished]
+    num_tokens: int
+    remarks: tuple[str, ...]
+    error: EngineError | None
+
+
+@dataclass(frozen=True)
+class _Room:
+    """Arguments of `open_engine` in place of a stage."""
+
+    store: Store
+    warm: Warm = field(default_factory=Warm)
+
+
+class SamplingActor:
+    """The actor; a finished rollout passes the fault point `ray:NUMBER`, `ray:NUMBER+` after a restart."""
+
+    def __init__(self, number: int, lake: str, policy: str, config: JsonObject) -> None:
+        """`number` is the worker's place; lake, policy and settings decide its engine."""
+        self._number = number
+        self._room = _Room(Store(Path(lake)))
+        self._policy = Ref.parse(policy)
+        self._config = RolloutConfig.model_validate(config)
+
+    def process(self) -> Process:
+        """Load the policy and hold the engine's evidence against its files, unless that is done; describe the process.
+
+        Raise the errors of `open_engine`, and BadInputError if this machine does not have the policy.
+        """
+        engine = self._engine
+        return Process(engine.name, engine.reproducible, torch.get_num_threads(), socket.gethostname(), os.getpid())
+
+    def sample(self, requests: Sequence[Request]) -> Sampled:
+        """Sample every request once."""
+        restarted = bool(sys.modules["ray"].get_runtime_context().was_current_actor_reconstructed)
+        point = f"ray:{self._number}" + "+" * restarted
+        finished: list[Finished] = []
+        sampled, failure = 0, None
+
+        def count(num_tokens: int) -> None:
+            nonlocal sampled
+            sampled = num_tokens
+
+        try:
+            for done in self._engine.generate(requests, count):
+                fault_point(point)
+                finished.append(done)
+        except EngineError as error:
+            failure = error
+        return Sampled(self.process(), finished, sampled, tuple(self._engine.remarks), failure)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        folder = self._room.store.path(self._policy)
+        if not folder.is_dir():
+            raise BadInputError(
+                f"the machine {socket.gethostname()} of the Ray cluster has no {folder}",
+                hint="put GRADUS_HOME on a file system that all machines have at the same path",
+            )
+        return open_engine(self._room, self._policy, self._config)[0]
 
 
 @contextmanager
@@ -187,3 +293,101 @@ class RayEngine:
                 f"{self._config.max_restarts}: {first_line(error).rstrip('.')}",
                 f"if memory ran out, lower ray.workers, batch_rows or max_tokens; {_KEPT}",
             ) from None
+
+
+def cluster(config: RayConfig) -> AbstractContextManager[ModuleType]:
+    """Connect to the cluster at `address`, or start a local one for the duration of the context.
+
+    Raise StageError if the package is missing, the cluster cannot be reached, or this machine lacks the accelerators.
+    """
+    return _joined(config.address) if config.address else _own(config)
+
+
+@contextmanager
+def _own(config: RayConfig) -> Generator[ModuleType]:
+    os.environ.update(_SETTINGS)
+    ray = _imported()
+    _sweep()
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    try:
+        with RunLock(folder):
+            try:
+                _start(ray, folder, config)
+                yield ray
+            finally:
+                ray.shutdown()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start(ray: ModuleType, folder: Path, config: RayConfig) -> None:
+    try:
+        _init(ray, folder, config)
+    except Exception as error:  # noqa: BLE001 - Ray raises a plain Exception after the 30 s that it waits for itself
+        if "timed out" not in str(error):
+            raise _not_started(error) from None
+        ray.shutdown()
+        try:
+            _init(ray, folder, config)  # on a busy machine the second start finds the files in memory
+        except Exception as second:  # noqa: BLE001
+            raise _not_started(second) from None
+    listens_on = {node["NodeManagerAddress"] for node in ray.nodes()}
+    if listens_on != {LOOPBACK}:
+        raise StageError(f"Ray listens on {', '.join(sorted(listens_on))}, not on {LOOPBACK} alone; it was ended")
+    there, wanted = ray.cluster_resources().get("GPU", 0), config.workers * config.gpus
+    if wanted > there:
+        raise StageError(
+            f"{config.workers} workers with ray.gpus = {config.gpus:g} want {wanted:g} GPUs; Ray sees {there:g} here",
+            hint="lower ray.workers or ray.gpus",
+        )
+
+
+def _init(ray: ModuleType, folder: Path, config: RayConfig) -> None:
+    ray.init(
+        address="local",
+        num_cpus=math.ceil(config.workers * config.cpus),
+        include_dashboard=False,
+        object_store_memory=_OBJECT_BYTES,
+        configure_logging=False,
+        _node_ip_address=LOOPBACK,
+        _temp_dir=str(folder),
+        _system_config={"worker_niceness": 0},
+    )
+
+
+def _not_started(error: Exception) -> StageError:
+    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="fix that, or leave out ray.workers")
+
+
+@contextmanager
+def _joined(address: str) -> Generator[ModuleType]:
+    ray = _imported()
+    host, _, port = address.rpartition(":")
+    hint = "start it (`ray start --head`), or correct ray.address"
+    try:
+        if port.isdigit():
+            # Ray itself waits for minutes and then ends the process.
+            socket.create_connection((host, int(port)), _CONNECT_S).close()
+        ray.init(address=address, configure_logging=False)
+    except (OSError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise StageError(f"no Ray cluster at {address}: {first_line(error).rstrip('.')}", hint=hint) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _imported() -> ModuleType:
+    try:
+        import ray  # noqa: PLC0415 - an extra, and read by it: the environment of this moment
+    except ModuleNotFoundError:
+        raise StageError("the package ray is not installed", hint="pip install 'gradus[ray]'") from None
+    return ray
+
+
+def _sweep() -> None:
+    """Remove the folders of processes that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # of another account
+            if left_by_the_dead(folder):
+                shutil.rmtree(folder, ignore_errors=True)

@@ -25,13 +25,11 @@ from gradus.tasks.host.processes import fault_point
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row
-from gradus.tasks.stages.rollout.account import KEYS, account_of
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
-from gradus.tasks.stages.rollout.given import Given, given_texts
 from gradus.tasks.stages.rollout.groups import Asked, Planned
-from gradus.tasks.stages.rollout.open_shard import OpenShard
 from gradus.tasks.stages.rollout.parents import in_order, parents_of
-from gradus.tasks.stages.rollout.rows import rollouts_table
+from gradus.tasks.stages.rollout.resumed import KEYS, OpenShard, account_of
+from gradus.tasks.stages.rollout.rows import Given, given_texts, rollouts_table
 
 NUM_SAMPLES, NUM_NAMED = 16, 3
 BEAT_S = 1.0

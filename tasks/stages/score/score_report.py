@@ -13,7 +13,7 @@ from gradus.data.arrays import Floats, Ints, bools, codes, floats, nulls, pc
 from gradus.data.metrics import zero_std_groups
 from gradus.models.rewards.base import Row
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.stages.score.verdicts import WAYS_TO_A_VERDICT
+from gradus.tasks.stages.score.rewards import WAYS_TO_A_VERDICT
 
 OUTCOMES = ("correct", "wrong", "unparsed", "timeout", "error")
 FAILED = ("timeout", "error")

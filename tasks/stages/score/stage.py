@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from gradus.components.marks import Mark
+from gradus.components.rows import tokens_of
 from gradus.data.answers import further_golds
 from gradus.data.arrays import Ints, ints, nulls, pc
 from gradus.data.errors import BadInputError, StageError, UsageError
@@ -43,8 +45,7 @@ from gradus.tasks.host.processes import fault_point, printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row
-from gradus.tasks.stages.score.marked import placed
-from gradus.tasks.stages.score.routing import beside_problem, columns_of, deciders, judging
+from gradus.tasks.stages.score.rewards import beside_problem, columns_of, decider, deciders, judging, spec_of
 from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
@@ -56,8 +57,6 @@ from gradus.tasks.stages.score.score_report import (
     sample,
     summary,
 )
-from gradus.tasks.stages.score.specs import spec_of
-from gradus.tasks.stages.score.verdicts import decider
 
 MAX_JUDGES = 16
 _MIN_TIMEOUTS = 16
@@ -170,7 +169,7 @@ class _Work:
         chosen = np.flatnonzero(marked)
         of_rows = bounds_of(self.ctx.store, self.ctx.one("rollouts"), self.tokens.take(places[chosen]))
         for row, bounds in zip(chosen.tolist(), of_rows, strict=True):
-            found[row] = placed(scores[row].marks, bounds)
+            found[row] = _placed(scores[row].marks, bounds)
         return table.append_column(MARKS, pa.array(found, SCORES.type_of(MARKS)))
 
     def column(
@@ -231,7 +230,8 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     if scores.column("reward").null_count == num_rows:
         raise StageError(
             f"not one of {num_rows} rows could be judged; the first says: {plain(scores.column('error')[0].as_py())}",
-            hint=f"correct the reward or the gold answers and run the same command again{_printed(specs)}",
+            hint="correct the reward or the gold answers and run the same command again"
+            + "".join(printed(spec.name) for spec in specs),
         )
     shown = chosen(scores)
     return StageResult(
@@ -271,10 +271,6 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
         return spec_of(reward, max_chars)
     except ValueError as error:
         raise UsageError(str(error), hint="`gradus methods` lists the rewards") from error
-
-
-def _printed(specs: Sequence[RewardSpec]) -> str:
-    return "".join(printed(spec.name) for spec in specs)
 
 
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
@@ -367,3 +363,16 @@ def _table(rows: list[Row], scores: list[Score], verifier: str) -> pa.Table:
         ],
         schema=SCORES.arrow,
     )
+
+
+def _placed(marks: Sequence[Mark], bounds: tuple[Ints, Ints] | None) -> list[JsonObject]:
+    """Return marks over tokens: a token belongs to a mark if it holds at least one of its characters.
+
+    `bounds` are those of gradus.models.token_bounds; None for a completion of text alone, whose marks have no place.
+    """
+    found: list[JsonObject] = []
+    for mark in marks:
+        start, end = (None, None) if bounds is None else tokens_of(*bounds, mark.start, mark.end)
+        label = None if mark.label is None else whole(mark.label)
+        found.append({"name": whole(mark.name), "start": start, "end": end, "value": mark.value, "label": label})
+    return found

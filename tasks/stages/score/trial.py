@@ -20,8 +20,8 @@ from gradus.models.sandbox import NEEDED, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.score import RewardConfig
 from gradus.tasks.host.processes import log_name
 from gradus.tasks.identity.pins import pinned_component
+from gradus.tasks.stages.score.rewards import spec_of
 from gradus.tasks.stages.score.score_report import plain
-from gradus.tasks.stages.score.specs import spec_of
 
 _LIMIT_S = 5.0
 """A reward that takes longer is not wrong: it is not tried to the end."""

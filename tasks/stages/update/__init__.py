@@ -1,1 +1,1 @@
-"""Stage update: scored rollouts and their policy become the next policy."""
+"""The stages that learn: update, gradient and warmstart."""

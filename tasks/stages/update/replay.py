@@ -29,8 +29,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
-from gradus.tasks.stages.update.start import KeptTraining
-from gradus.tasks.stages.update.train_state import policy_dtype, state_contents, write_train_state
+from gradus.tasks.stages.update.train_state import KeptTraining, policy_dtype, state_contents, write_train_state
 from gradus.tasks.stages.warm import Warm
 
 

@@ -26,7 +26,7 @@ from gradus.tasks.stages.update.origins import having
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
 
 if TYPE_CHECKING:
-    from gradus.tasks.stages.update.start import Start
+    from gradus.tasks.stages.update.train_state import Start
     from gradus.tasks.stages.update.work import Work
 
 

@@ -51,24 +51,10 @@ from gradus.tasks.stages.update.origins import (
 _NEEDED = ("prompt_tokens", "completion_tokens")
 _SAMPLED = ("logprobs", "temperature")
 """Needed of rows that the policy wrote, or whose loss needs a sampler."""
-_COLUMNS = [
-    "rollout_id",
-    "problem_id",
-    "group_id",
-    "hint_level",
-    "completion",
-    "finish_reason",
-    "policy",
-    "top_p",
-    "top_k",
-    "origin",
-    "spans",
-    "trained_prompt_tokens",
-    "use",
-    "role",
-    *_NEEDED,
-    *_SAMPLED,
-]
+_COLUMNS = (
+    *("rollout_id", "problem_id", "group_id", "hint_level", "completion", "finish_reason", "policy", "top_p", "top_k"),
+    *("origin", "spans", "trained_prompt_tokens", "use", "role", *_NEEDED, *_SAMPLED),
+)
 _KNOWN_REASONS = [CONTINUED, REPLACED, UNJOINED, UNJUDGED]
 
 

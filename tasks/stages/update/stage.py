@@ -1,43 +1,38 @@
 """Stage `update`: scored rollouts and the policy that made them become the next policy.
 
-gradus.tasks.stages.update.rows selects the rows, gradus.models.training.update has the mathematics. This module has
-gates, the train state from disk or from this worker's memory (the same bits), the checkpoint, the report.
+gradus.tasks.stages.update.rows selects the rows, gradus.tasks.stages.update.work takes the steps and reports them,
+gradus.models.training.update has the mathematics. This module has the train state from disk or from this worker's
+memory (the same bits), and the checkpoint.
 """
 
 import time
 
-from gradus.data.lake.schema import BASE, ROWS_FILE
+from gradus.data.lake.schema import ROWS_FILE
 from gradus.data.lake.train_states import state_ref
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.parallel.ranks import Ranks
 from gradus.models.training.passes import Budget
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.artifacts.weights import LoadedPolicies, base_of_next, begins_adapter, oom_as_stage_error, written
+from gradus.tasks.artifacts.weights import LoadedPolicies, begins_adapter, oom_as_stage_error, written
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.update.conditions import deterministic
 from gradus.tasks.stages.update.launch.supervision import KeptRanks, launched
 from gradus.tasks.stages.update.replay import kept_files, makes_the_same_bits
-from gradus.tasks.stages.update.report import (
-    extreme_samples,
-    last_and_worst,
-    oldest,
-    rows_report,
-    update_table,
-    without_clock,
-)
 from gradus.tasks.stages.update.rows import refuse_unknown_tokens
-from gradus.tasks.stages.update.start import KeptTraining, Start, keep_warm, loaded
 from gradus.tasks.stages.update.train_state import (
+    KeptTraining,
+    Start,
+    keep_warm,
+    loaded,
     saved_in,
     state_contents,
     write_checkpoint,
     write_train_state,
     write_weights,
 )
-from gradus.tasks.stages.update.work import Work
+from gradus.tasks.stages.update.work import Work, deterministic, result, skipped, update_table
 
 
 def run(ctx: StageContext, config: UpdateConfig) -> StageResult:
@@ -62,7 +57,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
     work = Work.of(ctx, config)
     work.refuse_uniform()
     if not work.has_signal():
-        return _skipped(work)
+        return skipped(work)
     start = _start(ctx, config, budget.ranks)
     refuse_unknown_tokens(work.table, vocabulary(start.policy.model))
     with (
@@ -88,7 +83,7 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
             budget.ranks,
         )
     keep_warm(ctx, start, config, budget.ranks)
-    return _result(work, budget, num_tokens, time.perf_counter() - started)
+    return result(work, budget, num_tokens, time.perf_counter() - started)
 
 
 def _start(ctx: StageContext, config: UpdateConfig, ranks: Ranks) -> Start:
@@ -121,31 +116,3 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
         ctx.warm.of(KeptTraining).save_behind(save)
     else:
         save()
-
-
-def _skipped(work: Work) -> StageResult:
-    """The report of an update without a step; its artifact has no policy of its own."""
-    metrics = {**rows_report(work), "trained/skipped_updates": 1.0}
-    summary = {"updates": 0, "skipped_updates": 1, **_counts(work)}
-    return StageResult(metrics, summary, extreme_samples(work))
-
-
-def _counts(work: Work) -> dict[str, object]:
-    """Counts of groups and rows."""
-    return {**work.counts, **work.uniform_groups(), **oldest(work)}
-
-
-def _result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
-    steps, step_clock = without_clock(work.steps)
-    metrics = {**rows_report(work), **work.mismatch_metrics, **last_and_worst(steps)}
-    summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
-    halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
-    return StageResult(
-        metrics,
-        summary,
-        extreme_samples(work),
-        steps,
-        clock={"perf/tokens_per_s": num_tokens / seconds, **halvings},
-        parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
-        step_clock=step_clock,
-    )

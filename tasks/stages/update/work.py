@@ -1,17 +1,23 @@
-"""The steps of an update one after the other."""
+"""The steps of an update one after the other, and the report of them and of its rows."""
 
+import io
+import os
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
 from gradus.components.chosen import AdvantageConfig, Chosen
-from gradus.data.arrays import Bools
+from gradus.data.arrays import Bools, one_array, pc
 from gradus.data.errors import GateError, StageError
+from gradus.data.lake.schema import BASE, OWN, UPDATES, cast_to_schema
 from gradus.data.metrics import zero_std_groups
 from gradus.models.objectives.columns import columns_of
 from gradus.models.objectives.objective import Advantage, Objective, Part, Term
@@ -20,18 +26,22 @@ from gradus.models.training.learning_rows import mismatch, row_differences
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.update import StepResult, optimise, planned_steps
+from gradus.tasks.artifacts.weights import base_of_next
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.abilities import check_objective
-from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach, without_signal
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import judged_rows, learning_rows_of, refuse_truncated, truncated
-from gradus.tasks.stages.update.start import Start
+from gradus.tasks.stages.update.train_state import Start
 
 StepMetrics = dict[str, float]
 WITHOUT_SIGNAL = "curate problems that are neither always nor never solved, or raise n"
+NUM_SAMPLES = 16
+_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+_REFUSAL = "does not have a deterministic implementation"
 
 
 @dataclass
@@ -194,3 +204,156 @@ def _advantage(chosen: AdvantageConfig) -> Advantage:
 def _part(chosen: Chosen) -> Part:
     component = chosen.component
     return Part(load(chosen), f"{component.kind} {chosen.label}", columns_of(component))
+
+
+def skipped(work: Work) -> StageResult:
+    """Return the result of an update without a step; its artifact has no policy of its own."""
+    metrics = {**_rows_report(work), "trained/skipped_updates": 1.0}
+    summary = {"updates": 0, "skipped_updates": 1, **_counts(work)}
+    return StageResult(metrics, summary, extreme_samples(work))
+
+
+def _counts(work: Work) -> dict[str, object]:
+    """Counts of groups and rows."""
+    return {**work.counts, **work.uniform_groups(), **_oldest(work)}
+
+
+def result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
+    """Return the result of an update that took its steps."""
+    steps, step_clock = _without_clock(work.steps)
+    metrics = {**_rows_report(work), **work.mismatch_metrics, **_last_and_worst(steps)}
+    summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
+    halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
+    return StageResult(
+        metrics,
+        summary,
+        extreme_samples(work),
+        steps,
+        clock={"perf/tokens_per_s": num_tokens / seconds, **halvings},
+        parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
+        step_clock=step_clock,
+    )
+
+
+def _oldest(work: Work) -> dict[str, Any]:
+    """The largest age of a row, in updates, and the first row of that age; nothing without rows."""
+    ages = work.values_of("age")
+    if not ages:
+        return {}
+    oldest = int(np.argmax(ages))
+    return {"oldest_updates": int(ages[oldest]), "oldest": work.values_of("rollout_id")[oldest]}
+
+
+def _without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
+    """The metrics of every step, those measured with a clock apart."""
+    return (
+        [{name: value for name, value in step.items() if not name.startswith("perf/")} for step in steps],
+        [{name: value for name, value in step.items() if name.startswith("perf/")} for step in steps],
+    )
+
+
+def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
+    """The last step's metrics; maxima over all steps."""
+    return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
+
+
+def _rows_report(work: Work) -> dict[str, float]:
+    """Means, maxima and shares over the rows that an update learnt from; nothing without rows."""
+    rows, zero_std = work.rows, work.zero_std
+    if not rows.num_rows:
+        return {}
+    not_right = torch.zeros(len(zero_std), dtype=torch.float64)
+    not_right.index_add_(0, rows["group"], (rows["correct"] != 1).double())
+    lengths = rows["length"].double()
+    return {
+        "trained/reward_mean": float(rows["reward"].mean()),
+        "trained/reward_std": float(rows["reward"].std(correction=0)),
+        "trained/frac_zero_std_groups": float(zero_std.mean()),
+        "trained/frac_all_right": float((not_right == 0).double().mean()),
+        "trained/length_mean": float(lengths.mean()),
+        "trained/length_max": float(lengths.max()),
+        "trained/truncated_frac": float(np.mean([reason == "length" for reason in work.values_of("finish_reason")])),
+        "data/age_mean": float(np.mean(work.values_of("age"))),
+        "data/age_max": float(np.max(work.values_of("age"))),
+        "trained/hint_level_mean": float(np.mean([level or 0 for level in work.values_of("hint_level")])),
+    }
+
+
+def extreme_samples(work: Work) -> list[dict[str, Any]]:
+    """The rows that the update pulled hardest towards and away from."""
+    rows = work.rows
+    advantage = rows["advantage"] if len(rows["advantage"]) == rows.num_rows else rows.row_mean(rows["advantage"])
+    order = torch.argsort(advantage, stable=True).tolist()
+    half = min(NUM_SAMPLES // 2, len(order) // 2)
+    chosen = [*order[::-1][:half], *order[:half]]
+    named = ["rollout_id", "problem_id", "hint_level", "reward", "correct", "completion"]
+    table: list[dict[str, Any]] = work.table.select(named).take(np.array(chosen, dtype=np.int64)).to_pylist()
+    return [
+        {**row, "advantage": float(advantage[i]), "tokens": int(rows["length"][i])}
+        for i, row in zip(chosen, table, strict=True)
+    ]
+
+
+def update_table(work: Work) -> bytes:
+    """Return the table of rows as a Parquet file, a file of the checkpoint: of each row the last step that took it."""
+    table, rows, results = work.table, work.rows, work.results
+    columns = {name: one_array(table.column(name)) for name in ("rollout_id", "problem_id", "reward")}
+    columns["origin"] = one_array(pc.coalesce(table.column("origin"), OWN))
+    untaken = np.ones(rows.num_rows, dtype=np.bool_)
+    for result in results:
+        untaken[result.rows.numpy()] = False
+    for name, kind in (("advantage", np.float64), ("weight", np.float64), ("zero_gradient", np.bool_)):
+        found = np.zeros(rows.num_rows, dtype=kind)
+        for result in results:
+            found[result.rows.numpy()] = getattr(result, name).numpy()
+        columns[name] = pa.array(found, mask=untaken)
+    if work.trainer is not None:
+        chosen, logp = work.trainer
+        there = np.zeros(rows.num_rows, dtype=np.bool_)
+        there[chosen.numpy()] = True
+        differences = np.full(rows.num_rows, np.nan)
+        differences[chosen.numpy()] = row_differences(rows.select(chosen), logp).numpy()
+        columns["mismatch"] = pa.array(differences, mask=np.isnan(differences))
+        if work.config.keep_logprobs:
+            columns["logprobs"] = _lists(rows, chosen, logp, there)
+    file = io.BytesIO()
+    pq.write_table(cast_to_schema(pa.table(columns), UPDATES), file, compression="zstd", write_page_checksum=True)
+    return file.getvalue()
+
+
+def _lists(rows: Rows, chosen: Tensor, logp: Tensor, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
+    """The log-probs of each row; null for a row that no step took."""
+    values = np.full(len(rows.row), np.nan, dtype=np.float32)
+    values[rows.places(chosen).numpy()] = logp.numpy()
+    lists = pa.ListArray.from_arrays(pa.array(rows["completion"].offsets.numpy(), pa.int32()), pa.array(values))
+    return pc.if_else(pa.array(there & (rows.lengths > 0).numpy()), lists, None)
+
+
+@contextmanager
+def deterministic(*, wanted: bool) -> Generator[None]:
+    """Let PyTorch choose deterministic algorithms for a while; StageError if an operation has none.
+
+    On a GPU cuBLAS needs a workspace of fixed size, which PyTorch reads from the environment.
+    """
+    if not wanted:
+        yield
+        return
+    before = torch.are_deterministic_algorithms_enabled()
+    warning = torch.is_deterministic_algorithms_warn_only_enabled()
+    sets_workspace = torch.cuda.is_available() and _WORKSPACE not in os.environ
+    if sets_workspace:
+        os.environ[_WORKSPACE] = ":4096:8"
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        if _REFUSAL not in str(error):
+            raise
+        operation = str(error).partition(_REFUSAL)[0].strip()
+        raise StageError(
+            f"{operation} {_REFUSAL}", hint="set update.deterministic=false, or update.device=cpu"
+        ) from None
+    finally:
+        torch.use_deterministic_algorithms(before, warn_only=warning)
+        if sets_workspace:
+            del os.environ[_WORKSPACE]

@@ -10,7 +10,7 @@ import pytest
 
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Store
-from gradus.tasks.inspect.exchange.incoming import read_incoming
+from gradus.tasks.inspect.exchange.rollouts import read_incoming
 
 DUMPS = Path(__file__).parent / "dumps"
 POLICY = Path(__file__).parents[3] / "data" / "samples" / "policy"

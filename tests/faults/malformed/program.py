@@ -30,12 +30,11 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.calls import Call, Outcome, execute, planned, read_report
-from gradus.tasks.stages import warmstart
 from gradus.tasks.stages.rollout import ray_engine
 from gradus.tasks.stages.rollout import stage as rollout_stage
 from gradus.tasks.stages.score import stage as score_stage
 from gradus.tasks.stages.update import stage as update_stage
-from gradus.tasks.stages.update import work
+from gradus.tasks.stages.update import warmstart, work
 from gradus.tasks.stages.warm import Warm
 
 

@@ -10,7 +10,7 @@ from gradus.data.errors import UsageError
 from gradus.flows.library import results
 from gradus.flows.library.results import Run
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.scaling import Sigmoid
+from gradus.tasks.inspect.comparing.trainings import Sigmoid
 
 CURVE = Sigmoid(0.3, 0.7, 1.5, 2500.0)
 TOKENS = {1: 1000, 2: 1000, 3: 2000, 4: 2000, 5: 2000, 6: 4000}

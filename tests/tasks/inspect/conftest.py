@@ -7,7 +7,7 @@ import pytest
 
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.report.writing import TABLES
-from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.sql_views import open_run
 from tests.tasks.made_run import RUN, MadeRun
 
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy.stats import fisher_exact
 
 from gradus.data.errors import BadInputError
-from gradus.tasks.inspect.agreement.bisection import Audited, chosen_rows, fisher, search
 from gradus.tasks.inspect.agreement.labels import ask_for, read_labels, write_label
+from gradus.tasks.inspect.agreement.numbers import Audited, chosen_rows, fisher, search
 
 
 def audited(rows: int, differ: int) -> Audited:

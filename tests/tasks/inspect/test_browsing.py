@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from gradus.tasks.inspect import browsing
-from gradus.tasks.inspect.browsing import VIEWS, Listing, groups_of
+from gradus.tasks.inspect import groups as browsing
+from gradus.tasks.inspect.groups import VIEWS, Listing, groups_of
 
 
 @pytest.mark.parametrize("view", list(VIEWS))

@@ -9,11 +9,9 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.browsing import groups_of
-from gradus.tasks.inspect.groups import read_group, why
-from gradus.tasks.inspect.run_rows import open_run
-from gradus.tasks.inspect.token_pieces import Tokenizers, split
-from gradus.tasks.inspect.word_diff import word_diff
+from gradus.tasks.inspect.groups import groups_of, read_group, why
+from gradus.tasks.inspect.sql_views import open_run
+from gradus.tasks.inspect.token_pieces import Tokenizers, split, word_diff
 from tests.tasks.made_run import QUESTIONS, RUN, MadeRun
 
 

@@ -9,7 +9,7 @@ import pytest
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.exchange.outgoing import uses_of, write_rollouts
+from gradus.tasks.inspect.exchange.rollouts import uses_of, write_rollouts
 from gradus.tasks.runs.lineage import Use
 from tests.tasks.made_run import RUN
 

@@ -7,7 +7,7 @@ import pytest
 
 from gradus.data.errors import UsageError
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.run_rows import COLUMNS, open_run
+from gradus.tasks.inspect.sql_views import COLUMNS, open_run
 
 
 def test_a_rollout_has_what_its_score_and_its_update_say(rows: Any) -> None:

@@ -6,7 +6,7 @@ import scipy.optimize
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.tasks.inspect.comparing.scaling import Sigmoid, fit_sigmoid
+from gradus.tasks.inspect.comparing.trainings import Sigmoid, fit_sigmoid
 
 COMPUTE = np.array([0.0, *np.geomspace(60, 6000, 12)])
 

@@ -14,8 +14,16 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.schema import KEY_DIGITS, PLAN, PROBLEMS
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.surface import counted, hints_there, picture, write_surface, write_tracker
-from gradus.tasks.inspect.surface_plan import Wanted, planned, problems_named
+from gradus.tasks.inspect.surface import (
+    Wanted,
+    counted,
+    hints_there,
+    picture,
+    planned,
+    problems_named,
+    write_surface,
+    write_tracker,
+)
 from gradus.tasks.preflight.checks import check_table
 from tests.data.curation.test_surface_used import entries, kept, round_with
 from tests.tasks.written_lake import WrittenHome

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from gradus.data.errors import BadInputError
-from gradus.tasks.inspect.comparing.report import Terms, compare
-from gradus.tasks.inspect.comparing.tuning import (
+from gradus.tasks.inspect.comparing.planning import (
     Candidate,
     best_of,
     edge_remark,
@@ -15,6 +14,7 @@ from gradus.tasks.inspect.comparing.tuning import (
     num_held_out,
     tune,
 )
+from gradus.tasks.inspect.comparing.report import Terms, compare
 from tests.tasks.inspect.test_comparing import Place
 
 

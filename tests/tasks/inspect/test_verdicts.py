@@ -11,10 +11,9 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.intervals import crossed, detectable
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import MARGIN
-from gradus.tasks.inspect.comparing.clusters import clusters_of
 from gradus.tasks.inspect.comparing.planning import Variances, plan_remarks, refuse_unknown_column, sealed
-from gradus.tasks.inspect.comparing.report import by_difficulty
-from gradus.tasks.inspect.comparing.verdicts import judge_pairs, too_narrow
+from gradus.tasks.inspect.comparing.report import by_difficulty, judge_pairs, too_narrow
+from gradus.tasks.inspect.comparing.trainings import clusters_of
 
 
 def differences(rng: np.random.Generator, effect: float, over_seeds: float = 0.003, problems: int = 2000) -> np.ndarray:

@@ -13,7 +13,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.rounds import MeasuringConfig
-from gradus.tasks.stages.tracker import measure
+from gradus.tasks.stages import measure
 from tests.scorers import scorer_folder
 from tests.tasks.stages.test_learning import policy
 from tests.tasks.stages.test_tracker import context

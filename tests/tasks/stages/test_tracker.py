@@ -20,7 +20,7 @@ from gradus.tasks.config.rounds import TrackingConfig
 from gradus.tasks.runtime.calls import Call, planned
 from gradus.tasks.stages import curate, wave
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.tracker.stage import run
+from gradus.tasks.stages.tracker import run
 from gradus.tasks.stages.warm import Warm
 
 Rewards = Mapping[str, Sequence[float | None]]

@@ -18,8 +18,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import known_error
 from gradus.tasks.preflight.abilities import check_launch
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.update.launch.job import RankJob
-from gradus.tasks.stages.update.launch.ranks import AGAIN_S, Note, RankGroup, begun, place_of
+from gradus.tasks.stages.update.launch.ranks import AGAIN_S, Note, RankGroup, RankJob, begun, place_of
 from gradus.tasks.stages.update.replay import kept_files
 
 _LATE_S = 5.0

@@ -16,7 +16,7 @@ from gradus.flows.console.browser.lists import Browser, Lines
 from gradus.flows.console.browser.program import browse_run
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
-from gradus.tasks.inspect.run_rows import open_run
+from gradus.tasks.inspect.sql_views import open_run
 from tests.tasks.made_run import RUN, MadeRun
 
 HOSTILE = "[red]x[/red] \x1b[2J\x1b]0;owned\x07 \u202eabc [link=http://127.0.0.1]y[/link] \x9b31m" + "word " * 200_000

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gradus.tasks.inspect.report.choices import chosen_groups, flips
 from gradus.tasks.inspect.report.figures import Figure, figures, mean_of_groups
+from gradus.tasks.inspect.report.writing import chosen_groups, flips
 from gradus.tasks.inspect.token_pieces import Tokenizers
 
 

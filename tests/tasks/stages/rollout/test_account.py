@@ -5,7 +5,7 @@ import pytest
 
 from gradus.data.errors import StageError
 from gradus.tasks.runs.records import sentence, total
-from gradus.tasks.stages.rollout.account import account_of
+from gradus.tasks.stages.rollout.resumed import account_of
 
 PLAN = pa.table(
     {"plan_id": [None, None, "c.1"], "group_id": ["a", "b", "b"], "n": pa.array([4, 3, 2], pa.int32())},

@@ -12,7 +12,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import PromptSide, load_policy
 from gradus.models.templates import PromptStyle
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.stages.rollout.given import given_texts
+from gradus.tasks.stages.rollout.rows import given_texts
 from tests.tasks.stages.rollout.test_continued import House, row
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gradus.data.lake.schema import ROLLOUTS
-from gradus.tasks.stages.rollout.open_shard import OpenShard
+from gradus.tasks.stages.rollout.resumed import OpenShard
 
 
 def rows(*numbers: int) -> pa.Table:

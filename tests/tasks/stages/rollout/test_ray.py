@@ -28,9 +28,8 @@ from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
-from gradus.tasks.stages.rollout import ray_cluster
-from gradus.tasks.stages.rollout.ray_actor import Process, Sampled, SamplingActor
-from gradus.tasks.stages.rollout.ray_engine import RayEngine
+from gradus.tasks.stages.rollout import ray_engine as ray_workers
+from gradus.tasks.stages.rollout.ray_engine import Process, RayEngine, Sampled, SamplingActor
 from gradus.tasks.stages.warm import Warm
 
 # Looked for, not imported: Ray reads its environment when it is.
@@ -194,7 +193,7 @@ def test_a_stage_that_is_killed_leaves_no_process_and_the_next_attempt_makes_onl
 CLUSTER = """
 import sys
 from gradus.tasks.config.rollout import RayConfig
-from gradus.tasks.stages.rollout.ray_cluster import cluster
+from gradus.tasks.stages.rollout.ray_engine import cluster
 with cluster(RayConfig(workers=2)) as ray:
     print(ray.get_runtime_context().gcs_address, flush=True)
     sys.stdin.read()
@@ -205,7 +204,7 @@ with cluster(RayConfig(workers=2)) as ray:
 def running() -> Iterator[tuple[str, int]]:
     """A Ray that another process runs: its address, and that process."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**ray_cluster._SETTINGS, "PYTHONPATH": str(ROOT / "src")}.items():
+        for name, value in {**ray_workers._SETTINGS, "PYTHONPATH": str(ROOT / "src")}.items():
             patch.setenv(name, value)  # one token for both
         with subprocess.Popen(
             [sys.executable, "-c", CLUSTER],

@@ -9,7 +9,7 @@ from gradus.components.stage import Stage
 from gradus.data.errors import UsageError
 from gradus.tasks.config.curation import DIFFICULTY, DifficultyConfig
 from gradus.tasks.config.score import EVALUATE, EvaluateConfig, RewardConfig, ScoreConfig
-from gradus.tasks.stages.score.verdicts import refuse_without_verdicts
+from gradus.tasks.stages.score.rewards import refuse_without_verdicts
 
 
 def config(*names: str, decides: int | None = None, correct_at: float | None = None) -> ScoreConfig:

@@ -8,7 +8,7 @@ import torch
 
 from gradus.data.errors import StageError
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.conditions import deterministic
+from gradus.tasks.stages.update.work import deterministic
 
 House = Any
 

@@ -15,7 +15,7 @@ from gradus.models.policy import load_policy
 from gradus.models.training.checkpoint import write_policy
 from gradus.tasks.artifacts.weights import LoadedPolicies, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.start import KeptTraining
+from gradus.tasks.stages.update.train_state import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import replace_state, state_folder
 

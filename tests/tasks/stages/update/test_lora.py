@@ -25,7 +25,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import roles
-from gradus.tasks.stages.update.start import KeptTraining
+from gradus.tasks.stages.update.train_state import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
 from tests.tasks.stages.update.conftest import state_folder

@@ -18,9 +18,9 @@ from gradus.data.lake.train_states import state_files, state_ref, updates_since_
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.runtime.calls import execute
-from gradus.tasks.stages.update import start
+from gradus.tasks.stages.update import train_state
 from gradus.tasks.stages.update.replay import restore_checkpoint
-from gradus.tasks.stages.update.start import KeptTraining
+from gradus.tasks.stages.update.train_state import KeptTraining
 from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import House, state_folder
 
@@ -97,7 +97,7 @@ def gone_until_back(model: Module, *_: Any) -> Callable[[], None]:
 def test_where_a_training_stays_between_updates_changes_no_bit(
     new_house: Callable[[str], House], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(start, "to_host", gone_until_back)
+    monkeypatch.setattr(train_state, "to_host", gone_until_back)
     house = new_house("cold")
     cold = chain(house, ["now"] * 3)
     for place in ("device", "host", "disk"):

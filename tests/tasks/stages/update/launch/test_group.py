@@ -13,10 +13,9 @@ from gradus.data.errors import GateError, GradusError, StageError, UsageError
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.preflight import abilities
 from gradus.tasks.preflight.abilities import check_launch
-from gradus.tasks.stages.update.launch.group import grouped, refuse_disagreement
-from gradus.tasks.stages.update.launch.job import RankJob
-from gradus.tasks.stages.update.launch.ranks import Note
+from gradus.tasks.stages.update.launch.ranks import Note, RankJob
 from gradus.tasks.stages.update.launch.supervision import error_of
+from gradus.tasks.stages.update.launch.work import grouped, refuse_disagreement
 
 House = Any
 

@@ -11,8 +11,8 @@ import pytest
 
 from gradus.data.errors import GradusError, StageError
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.stages.update.launch import joining
-from gradus.tasks.stages.update.launch.joining import joined
+from gradus.tasks.stages.update.launch import ranks
+from gradus.tasks.stages.update.launch.ranks import joined
 
 FIRST_HOST = """
 import sys
@@ -57,15 +57,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     """Released whenever `join` has read the journal; the time of grace is one that no test waits for."""
     counted = threading.Semaphore(0)
-    standing = joining._standing
+    standing = ranks._standing
 
-    def watched(folder: Path) -> joining._Standing:
+    def watched(folder: Path) -> ranks._Standing:
         counted.release()
         return standing(folder)
 
-    monkeypatch.setattr(joining, "_standing", watched)
-    monkeypatch.setattr(joining, "_AGAIN_S", 0.02)
-    monkeypatch.setattr(joining, "_GRACE_S", 3600.0)
+    monkeypatch.setattr(ranks, "_standing", watched)
+    monkeypatch.setattr(ranks, "_LOOK_S", 0.02)
+    monkeypatch.setattr(ranks, "_GRACE_S", 3600.0)
     return counted
 
 
@@ -93,7 +93,7 @@ def await_looks(looks: Looks, joins: Future[int], number: int = 5) -> None:
 def test_a_run_whose_process_is_killed_is_left_with_a_sentence(
     tmp_path: Path, start: Start, looks: Looks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(joining, "_GRACE_S", 0.5)
+    monkeypatch.setattr(ranks, "_GRACE_S", 0.5)
     first_host = start()
     joins = join(tmp_path / "r")
     await_looks(looks, joins)
@@ -136,16 +136,16 @@ def test_where_locks_of_another_host_are_not_seen_a_journal_that_moves_is_waited
     """Such a file system is not at hand: the lock is nobody's, as one says it whose flock ends at the host."""
     journal = Journal(tmp_path / "r")
     journal.run_started({"run": "r"})
-    standing, moved = joining._standing, list[bool]()
+    standing, moved = ranks._standing, list[bool]()
 
-    def moving(folder: Path) -> joining._Standing:
+    def moving(folder: Path) -> ranks._Standing:
         found = standing(folder)
         if not moved:
             moved.append(True)
             journal.stage_reused(stage="score", round=0, purpose="train", output="scores/a")
         return found
 
-    monkeypatch.setattr(joining, "_standing", moving)
+    monkeypatch.setattr(ranks, "_standing", moving)
     joins = join(tmp_path / "r", wait_s=0.0)
     await_looks(looks, joins)
     journal.run_finished(status="finished")

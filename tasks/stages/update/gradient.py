@@ -32,12 +32,10 @@ from gradus.models.training.virtual_step import Moved, moved
 from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error
 from gradus.tasks.config.learning import SCORE_COLUMNS, GradientConfig
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.update.conditions import deterministic
-from gradus.tasks.stages.update.report import extreme_samples
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import prompts_of, refuse_unknown_tokens, tokens_of
-from gradus.tasks.stages.update.start import Start, loaded
-from gradus.tasks.stages.update.work import Work
+from gradus.tasks.stages.update.train_state import Start, loaded
+from gradus.tasks.stages.update.work import Work, deterministic, extreme_samples
 
 
 @dataclass

@@ -1,1 +1,0 @@
-"""The results of `gradus lab`: gradients of methods on the same rows, side by side."""
