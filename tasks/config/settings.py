@@ -33,13 +33,13 @@ class Home:
         named = os.environ.get("GRADUS_HOME") or ".gradus"
         try:
             named.encode()
-            return cls(Path(named).resolve())
+            return cls(Path(named).expanduser().resolve())  # files of services and containers expand no ~
         except UnicodeEncodeError:
             problem = "its name is not valid UTF-8"
         except OSError as error:  # the current folder was removed
             problem = in_words(error, "the current folder").message
         except RuntimeError:
-            problem = "it is a link that leads to itself"
+            problem = "there is no such account" if named.startswith("~") else "it is a link that leads to itself"
         raise UsageError(f"GRADUS_HOME cannot be {named!r}: {problem}", hint="set GRADUS_HOME to another folder")
 
     @property

@@ -1,13 +1,18 @@
 """Settings: what a result depends on is its identity, how it is got at is not."""
 
+from pathlib import Path
+
+import pytest
 from pydantic import ConfigDict
 
 from gradus.components.settings import Config
+from gradus.data.errors import UsageError
 from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
 from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.config.settings import Home
 
 
 def test_how_a_result_is_got_at_is_no_part_of_its_identity() -> None:
@@ -81,3 +86,19 @@ def test_every_setting_has_a_doc_string_and_a_form_shows_it() -> None:
     assert {kind.__name__ for kind in ours if kind.model_fields.keys() - kind.field_docs().keys()} <= {"Chosen"}
     shown = RolloutConfig.model_json_schema()["properties"]
     assert {name: entry["description"] for name, entry in shown.items()} == RolloutConfig.field_docs()
+
+
+def test_a_home_below_the_users_own_folder_is_found_where_no_shell_has_expanded_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GRADUS_HOME", "~/lab")
+    assert Home.from_environment().root == (tmp_path / "lab").resolve()
+    monkeypatch.setenv("GRADUS_HOME", "~nobody-of-this-name/lab")
+    with pytest.raises(UsageError, match="there is no such account; set GRADUS_HOME to another folder"):
+        Home.from_environment()
+    (tmp_path / "loop").symlink_to("loop")
+    monkeypatch.setenv("GRADUS_HOME", "loop")
+    with pytest.raises(UsageError, match="it is a link that leads to itself"):
+        Home.from_environment()
