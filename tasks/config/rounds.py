@@ -192,7 +192,7 @@ TRACKER = Stage(
     reads=lambda settings: settings.reads,
     draws=False,
     verb=False,
-    run="gradus.tasks.stages.tracker.stage:run",
+    run="gradus.tasks.stages.tracker:run",
 )
 MEASURE = Stage(
     "measure",
@@ -204,7 +204,7 @@ MEASURE = Stage(
     draws=False,
     verb=False,
     worker="policy",
-    run="gradus.tasks.stages.tracker.measure:run",
+    run="gradus.tasks.stages.measure:run",
 )
 
 
