@@ -91,7 +91,8 @@ class Suite(Config):
         if 1 not in ks or min(ks) < 1:
             raise ValueError(f"ks = {list(ks)} must hold 1 (pass@1 is always reported) and nothing smaller")
         if max(ks) > n and not self.waves:
-            raise ValueError(f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}")
+            what = f"pass@{max(ks)} needs {max(ks)} samples of each problem, and n is {n}"
+            raise ValueError(f"{what}: set sample.n = {max(ks)}, or report.ks = {[k for k in ks if k <= n]}")
         return self
 
     @property

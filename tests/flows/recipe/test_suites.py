@@ -108,7 +108,10 @@ def test_the_suite_that_selects_is_not_reported_unless_it_says_so(
         ({"select": "validaton"}, r"select = 'validaton' names none of the suites \(heldout\)"),
         ({"select": "heldout"}, "no suite is reported"),
         ({"suites": []}, "no suite is reported"),
-        ({"sample": {"n": 4}}, "x.toml: evaluate: pass@8 needs 8 samples of each problem, and n is 4"),
+        (
+            {"sample": {"n": 4}},
+            "pass@8 needs 8 samples of each problem, and n is 4: set sample.n = 8, or report.ks =",
+        ),
         ({"suites": [{"name": "a"}, {"name": "b", "sample": {"n": 1}}]}, "evaluate.suites.1: pass@8 needs 8 samples"),
         ({"sample": {"n": 0}}, "evaluate.sample.n: it must be greater than or equal to 1"),
         ({"report": {"ks": [8]}}, r"ks = \[8\] must hold 1"),
