@@ -66,6 +66,8 @@ class Guard(Config):
     def _can_be_kept(self) -> "Guard":
         if self.min is None and self.max is None:
             raise ValueError("a guard needs min or max")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise ValueError(f"min = {self.min:g} is above max = {self.max:g}, so that every round is outside")
         if self.then == "back" and not self.changes:
             raise ValueError("a guard that goes back needs changes: the same settings lead to the same place")
         if self.then == "stop" and self.changes:

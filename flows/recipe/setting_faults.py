@@ -16,6 +16,7 @@ from gradus.data.nearest import did_you_mean
 M = TypeVar("M", bound=BaseModel)
 
 _MORE = "`gradus settings` says more"
+_SCHEDULED = 'in a recipe a schedule is written { schedule = "linear", ... }'
 _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 """Names that pydantic writes behind a key for each type that its value could have."""
 _LISTED = ("literal[", "tuple[")
@@ -42,7 +43,7 @@ _MUST_BE = {
 """Types that pydantic's type errors require."""
 _SAID = {
     "missing": "it is missing",
-    "string_pattern_mismatch": "it is not written as it must be",
+    "string_pattern_mismatch": "it does not match {pattern}",
     "too_short": "it has too few entries",
     "too_long": "it has too many entries",
 }
@@ -114,7 +115,8 @@ def _refusal(faults: Sequence[ErrorDetails], key: str, known: Sequence[str]) -> 
         case "value_error":
             return UsageError(at + first["msg"].removeprefix("Value error, "))
         case _:
-            return UsageError(at + _asked(faults), hint=_MORE)
+            is_table = isinstance(first["input"], Mapping) and "number" in _MUST_BE.get(first["type"], "")
+            return UsageError(at + _asked(faults), hint=_SCHEDULED if is_table else _MORE)
 
 
 def _beside(key: str, name: str) -> str:
@@ -169,7 +171,7 @@ def _asked(faults: Sequence[ErrorDetails]) -> str:
     if "finite_number" in kinds:
         return "it must be a finite number"
     if kinds[0] in _SAID:
-        return _SAID[kinds[0]]
+        return _SAID[kinds[0]].format(**faults[0].get("ctx", {}))
     if not all(kind in _MUST_BE for kind in kinds):
         return re.sub(r"^\w+ should", "it must", faults[0]["msg"])
     wanted = list(dict.fromkeys(_MUST_BE[kind] for kind in kinds))

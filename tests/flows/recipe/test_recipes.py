@@ -64,6 +64,12 @@ def test_set_reaches_nested_keys_and_reads_toml_values() -> None:
         ("overrides=[{stage='update',changes={lr='x'}}]", "update: lr: it must be a number"),
         ("overrides=[{stage='evaluate',changes={ks=[1,20]}}]", "pass@20 needs 20 samples of each problem, and n is 8"),
         ("update.lr=-1", "update.lr: it must be greater than 0"),
+        (
+            'update.lr={name="linear"}',
+            'lr: it must be a number; in a recipe a schedule is written { schedule = "linear"',
+        ),
+        ("score.reward_by=kind", r"score.reward_by: it does not match \^\(domain\|source\|problem"),
+        ('guards=[{metric="reward/mean",min=0.9,max=0.1}]', "guards.0: min = 0.9 is above max = 0.1, so that every"),
         ('rollout.prompt.template="Q:"', "rollout.prompt.template: the template has no {question}"),
         ('evaluate.prompt.template="{q}"', "evaluate.prompt.template: the template has the unknown placeholder {q}"),
         ('rollout.prompt.system="{hint}"', "rollout.prompt.system: the system message has {hint}"),
