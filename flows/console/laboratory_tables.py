@@ -21,7 +21,7 @@ def render_laboratory(found: Laboratory) -> None:
     if len(shown) > 1:
         names = [found["methods"][place]["method"] for place in shown]
         rows = [
-            (name, *(f"{found['cosines'][place][other]:+.2f}" for other in shown))
+            (name, *(_signed(found["cosines"][place][other]) for other in shown))
             for name, place in zip(names, shown, strict=True)
         ]
         table("cosine of gradients", ("", *names), rows)
@@ -45,9 +45,9 @@ def _row(each: MethodFigures) -> tuple[object, ...]:
     return (
         each["method"] + (f" (= {each['same_as']})" if each["same_as"] else ""),
         "-" if gain is None else f"{points(gain['mean'])}±{100 * gain['error']:.1f}",
-        _nats(each["right"]),
-        _nats(each["wrong"]),
-        f"{each['cosine']:+.2f}",
+        _signed(each["right"]),
+        _signed(each["wrong"]),
+        _signed(each["cosine"]),
         "-" if each["signal_to_noise"] is None else f"{each['signal_to_noise']:.2f}",
         share(each["dead_groups_frac"]),
     )
@@ -63,5 +63,5 @@ def _cut(found: Laboratory) -> list[tuple[object, ...]]:
     return rows
 
 
-def _nats(value: float | None) -> str:
+def _signed(value: float | None) -> str:
     return "-" if value is None else f"{value:+.2f}"

@@ -83,8 +83,8 @@ class MethodFigures(TypedDict):
     right: float | None
     """Change of the log-prob of right held-out completions by that step, nats a completion."""
     wrong: float | None
-    cosine: float
-    """Cosine to the gradient of the first method."""
+    cosine: float | None
+    """Cosine to the gradient of the first method; None if they pull together nowhere."""
     signal_to_noise: float | None
     norm: float
     tokens_frac: float
@@ -105,8 +105,8 @@ class Laboratory(TypedDict):
     ages: list[int]
     rows: int
     methods: list[MethodFigures]
-    cosines: list[list[float]]
-    """Cosine of each method's gradient to each other's, in the order of `methods`: means over cells."""
+    cosines: list[list[float | None]]
+    """Cosine of each method's gradient to each other's, in the order of `methods`: means over cells where both pull."""
     cells: list[Cell]
     failed: list[Failure]
     remarks: list[str]
@@ -123,7 +123,7 @@ def laboratory(store: Store, cells: Sequence[Cell], failed: Sequence[Failure], r
     cosines, ratios = _angles(store, list(by_place.values()), names)
     figures = [_figures(name, [cell for cell in cells if cell["method"] == name]) for name in names]
     for place, each in enumerate(figures):
-        each["cosine"] = float(cosines[place, 0])
+        each["cosine"] = _known(cosines[place, 0])
         same = ((cosines[place, :place] > 1 - _SAME) & (np.abs(ratios[place, :place] - 1) < _SAME)).nonzero()[0]
         each["same_as"] = names[int(same[0])] if len(same) else ""
     gains = [-np.inf if each["gain"] is None else each["gain"]["mean"] for each in figures]
@@ -137,11 +137,15 @@ def laboratory(store: Store, cells: Sequence[Cell], failed: Sequence[Failure], r
         "ages": sorted({age for _, _, age in by_place}),
         "rows": sum(_rows(store, each) for each in by_place.values()),
         "methods": [figures[place] for place in shown],
-        "cosines": cosines[np.ix_(shown, shown)].tolist(),
+        "cosines": [[_known(cosines[one, other]) for other in shown] for one in shown],
         "cells": [*cells],
         "failed": [*failed],
         "remarks": [*remarks],
     }
+
+
+def _known(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _rows(store: Store, cells: Mapping[str, Cell]) -> int:
@@ -164,7 +168,7 @@ def _figures(name: str, cells: Sequence[Cell]) -> MethodFigures:
         "gain": _spread(known("held_out_gain")),
         "right": mean("held_out_right"),
         "wrong": mean("held_out_wrong"),
-        "cosine": 0.0,
+        "cosine": None,
         "signal_to_noise": mean("signal_to_noise"),
         "norm": mean("norm") or 0.0,
         "tokens_frac": mean("tokens_frac") or 0.0,
@@ -191,7 +195,11 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _angles(store: Store, places: Sequence[Mapping[str, Cell]], names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Mean cosines over the places that both methods have, (methods, methods), and the ratios of their norms."""
+    """Return mean cosines and ratios of norms (methods, methods), NaN for methods that pull together nowhere.
+
+    A place counts for two methods if neither gradient is 0 there: a round without signal has no angle. The ratio is
+    infinite if one of them alone pulls somewhere.
+    """
     total, ratio = np.zeros((len(names), len(names))), np.zeros((len(names), len(names)))
     count = np.zeros_like(total)
     for cells in places:
@@ -200,12 +208,14 @@ def _angles(store: Store, places: Sequence[Mapping[str, Cell]], names: Sequence[
             continue
         gradients = np.stack([_whole(store, Ref.parse(cells[names[place]]["artifact"])) for place in there])
         norms = np.linalg.norm(gradients, axis=1)
-        safe = np.where(norms > 0, norms, 1.0)
+        pulls = norms > 0
+        safe, both = np.where(pulls, norms, 1.0), np.outer(pulls, pulls)
         at = np.ix_(there, there)
         total[at] += (gradients @ gradients.T) / np.outer(safe, safe)
-        ratio[at] += np.outer(safe, 1 / safe)
-        count[at] += 1
-    return total / np.maximum(count, 1), ratio / np.maximum(count, 1)
+        ratio[at] += np.where(pulls[:, None] ^ pulls, np.inf, np.outer(safe, 1 / safe) * both)
+        count[at] += both
+    shared = np.where(count > 0, count, np.nan)
+    return total / shared, ratio / shared
 
 
 def _whole(store: Store, ref: Ref) -> Floats:
@@ -246,7 +256,7 @@ def plot(found: Laboratory, path: Path) -> None:
     side = max(3.0, 0.3 * len(names) + 1.5)
     figure = Figure(figsize=(2 * side + 1, side), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
-    shown = left.imshow(np.array(found["cosines"]), vmin=-1, vmax=1, cmap="RdBu", aspect="auto")
+    shown = left.imshow(np.array(found["cosines"], np.float64), vmin=-1, vmax=1, cmap="RdBu", aspect="auto")
     left.set_xticks(range(len(names)), names, rotation=90)
     left.set_yticks(range(len(names)), names)
     left.set_title(f"cosine of gradients, {len(found['cells'])} cells, {found['rows']:,} rollouts")
