@@ -22,6 +22,7 @@ _TEXTS = frozenset(column.name for column in PROBLEMS.columns if column.type == 
 
 _HINTS = {
     "rollouts": "correct that row, or rename columns with --map ours=theirs",
+    "problems": "name the artifact that `gradus ingest` makes of the file, whose problems have ids",
     "difficulty": "a row has problem_id, and n and k, or rewards, pass_rate or history",
 }
 """The hint of an error about a row of such a table."""
