@@ -49,19 +49,27 @@ def tokenizer_of(texts: list[str]) -> PreTrainedTokenizerFast:
     return loadable(tokenizer, CONTEXT_TOKENS)
 
 
+def drawn() -> tuple[dict[str, list[Row]], list[Row], set[str]]:
+    """Return the problems by the name of their table, the lessons of the policy, and the questions of the problems."""
+    known, lessons, tables = set[str](), list[Row](), dict[str, list[Row]]()
+    for seed, kind in enumerate(KINDS):
+        for part, count in enumerate((NUM_TRAINED, NUM_HELD_OUT)):
+            rng = np.random.default_rng((1, seed, part))
+            tables[(kind, f"{kind}-heldout")[part]] = rows(kind, count, rng, known)
+    for seed, kind in enumerate(KINDS):
+        lessons += rows(kind, NUM_LESSONS, np.random.default_rng((1, seed, 2)), known, lessons=True)
+    return tables, lessons, known
+
+
 def main() -> None:
     """Write the tables of problems, then train the policy."""
     folder = Path(sys.argv[1]).absolute()
     folder.mkdir(parents=True, exist_ok=True)
-    known, lessons = set[str](), list[Row]()
-    for seed, kind in enumerate(KINDS):
-        for part, count in enumerate((NUM_TRAINED, NUM_HELD_OUT)):
-            name = (kind, f"{kind}-heldout")[part]
-            path = write(folder / f"{name}.jsonl", rows(kind, count, np.random.default_rng((1, seed, part)), known))
-            table = gradus.ingest(str(path), set={"answers": "optional"}).path
-            shutil.copyfile(next(table.glob("part-*.parquet")), folder / f"{name}.parquet")
-    for seed, kind in enumerate(KINDS):
-        lessons += rows(kind, NUM_LESSONS, np.random.default_rng((1, seed, 2)), known, lessons=True)
+    tables, lessons, _ = drawn()
+    for name, problems in tables.items():
+        path = write(folder / f"{name}.jsonl", problems)
+        table = gradus.ingest(str(path), set={"answers": "optional"}).path
+        shutil.copyfile(next(table.glob("part-*.parquet")), folder / f"{name}.parquet")
     columns = ("question", "answer", "solution", "domain")
     path = write(folder / "lessons.jsonl", [{name: each[name] for name in columns} for each in lessons])
     tokenizer = tokenizer_of([f"{each['question']}{each['solution']}" for each in lessons])
