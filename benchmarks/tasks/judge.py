@@ -1,7 +1,8 @@
 """Does training help on the bundled tasks? `python benchmarks/tasks/judge.py FOLDER [TASK ...]`.
 
 For each task 240 problems that are neither bundled nor among the lessons of the policy; trainings of five seeds are
-compared with their start on them. 25 to 80 s a training on two idle cores; what the home has is reused.
+compared with their start on them. The lessons have every question of `programs`, so that it is judged on its 60 bundled
+ones. 25 to 80 s a training on two idle cores; what the home has is reused.
 """
 
 import sys
@@ -14,6 +15,7 @@ from make import drawn, write
 import gradus
 
 NUM_PROBLEMS, NUM_SEEDS = 240, 5
+TAUGHT_WHOLE = ("programs",)
 METHODS = Path(__file__).parents[2] / "recipes" / "tasks"
 
 
