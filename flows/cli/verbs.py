@@ -306,8 +306,8 @@ def compare(
 
     if plot is not None:
         check_plot(plot)
-    if partial and given["budget"]:
-        raise UsageError("--partial goes with runs that are there", hint="leave it out, or leave --budget out")
+    if partial and run_calls.trains(asked_for(**given)):
+        raise UsageError("--partial goes with runs that are there", hint="leave it out, or name runs (`gradus runs`)")
     if verify:
         if len(given["recipes"]) != 1:
             raise UsageError("--verify checks one comparison", hint="name its run, compare-DIGEST (`gradus runs`)")

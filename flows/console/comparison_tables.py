@@ -8,7 +8,7 @@ from gradus.tasks.inspect.comparing.figures import START, Comparison, Cost, Diff
 
 
 def render_comparison(result: Comparison) -> None:
-    """The tables of a comparison, a sentence for each pair of methods, and what else is to be known."""
+    """The tables of a comparison, a sentence for each method and its start and for each pair, and remarks."""
     methods = result["methods"]
     letter = letters(result)
     for name, short in letter.items():

@@ -228,8 +228,7 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     from gradus.flows.loop.comparing.checked import checked
 
     home = Home.from_environment()
-    alone = len(asked.recipes) == 1 and _is_recipe(asked.recipes[0])
-    if not (asked.budget or asked.method or alone):
+    if not trains(asked):
         return _there(home, asked, on_damage)
     checked(home, asked)
     return run_flow("comparison:compare", **vars(asked))
@@ -248,6 +247,11 @@ def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
         if _is_recipe(name):
             raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
     return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)
+
+
+def trains(asked: Asked) -> bool:
+    """Return whether a comparison trains recipes: under a budget, with methods, or a single one."""
+    return bool(asked.budget or asked.method or (len(asked.recipes) == 1 and _is_recipe(asked.recipes[0])))
 
 
 def _is_recipe(name: str) -> bool:

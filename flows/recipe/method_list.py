@@ -60,18 +60,19 @@ def listed_settings(of: str = "") -> dict[str, Component]:
     Raise UsageError if there is none of this name.
     """
     stages = catalogue()["stage"]
-    settings = settings_of(Recipe).items()
-    inner = {key: setting for key, setting in settings if stages.keys().isdisjoint(key.split(".")[:-1])}
-    own = {key: setting for key, setting in inner.items() if key.partition(".")[0] == of} if of not in stages else {}
+    recipe = {key: each for key, each in settings_of(Recipe).items() if stages.keys().isdisjoint(key.split(".")[:-1])}
+    if not of:
+        return {RECIPE: _recipe(recipe), **stages}
+    if of in stages:
+        return {of: stages[of]}
+    if own := recipe if of == RECIPE else {key: each for key, each in recipe.items() if key.partition(".")[0] == of}:
+        return {RECIPE: _recipe(own)}
+    hint = did_you_mean(of, [RECIPE, *stages, *recipe], f"the stages are {', '.join(stages)}")
+    raise UsageError(f"there is no stage {shortened(of)!r}, and no such key of a recipe", hint=hint)
+
+
+def _recipe(settings: dict[str, Setting]) -> Component:
     what = "Keys of a recipe beside the settings of its stages."
-    found = {RECIPE: _recipe(what, own or inner), **stages}
-    if of and not own and of not in found:
-        hint = did_you_mean(of, [*found, *inner], f"the stages are {', '.join(stages)}")
-        raise UsageError(f"there is no stage {shortened(of)!r}, and no such key of a recipe", hint=hint)
-    return {RECIPE: found[RECIPE]} if own else {of: found[of]} if of else found
-
-
-def _recipe(what: str, settings: dict[str, Setting]) -> Component:
     return {"what": what, "paper": "", "settings": settings, "doc": what, "setting": "", "where": "", "test": ""}
 
 

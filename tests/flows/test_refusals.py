@@ -44,6 +44,8 @@ COMMANDS = [
     (("compare", "demo", "dmo", "--budget", "rounds=1"), "there is no recipe dmo; did you mean demo?"),
     (("compare", "demo", "qwen2.5-7b-8gpu"), "demo is a recipe, and there is no budget to train it with"),
     (("compare", "nonesuch", "none"), "there is no run nonesuch"),
+    (("compare", "demo", "--partial"), "--partial goes with runs that are there; leave it out, or name runs"),
+    ((*COMPARE, "rounds=1", "--partial"), "--partial goes with runs that are there"),
     (("compare", "nonesuch.toml"), "there is no recipe nonesuch.toml; give a .toml file"),
     (("compare", "demo", "--seeds", "1"), "one training is no comparison"),
     ((*COMPARE, "round=1"), "there is no such budget; did you mean rounds?"),

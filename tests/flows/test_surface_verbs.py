@@ -79,7 +79,9 @@ def test_what_cannot_be_answered_is_one_sentence(verb: Verb, tmp_path: Path) -> 
         code, out, err = verb(*words)
         assert (code, out) == (1, "")
         assert err.startswith("gradus: the lake has no scored rollout with a verdict; sample and score some")
-    assert verb(*plan, "own.jsonl")[2].startswith("gradus: own.jsonl line 1: no problem_id")
+    assert verb(*plan, "own.jsonl")[2].startswith(
+        "gradus: own.jsonl line 1: no problem_id; name the artifact that `gradus ingest` makes of the file"
+    )
     House(tmp_path / "home").sampled("3", [{}], [None])
     assert verb("surface")[0] == 1
     House(tmp_path / "home").sampled("4", [{}], [True])
