@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
+from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.budget import Budget, parse_budget
+from gradus.flows.loop.comparing.checked import checked
 from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.reading import parse_recipe
+from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import ComputedSeconds
 from gradus.tasks.runtime.calls import Call, Outcome
 
@@ -155,3 +159,12 @@ def test_budgets_are_read_from_texts() -> None:
     assert parse_budget("tokens=2e6") == Budget(unit="tokens", amount=2_000_000)
     assert parse_budget(" rounds = 3 ") == Budget(unit="rounds", amount=3)
     assert str(parse_budget("seconds=3600")) == "3,600 seconds"
+
+
+@pytest.mark.parametrize(("assignments", "rounds"), [([], 18), (["rounds=2"], 2), (["update.lr=1e-4"], 18)])
+def test_without_a_budget_a_recipe_is_trained_for_its_own_rounds(
+    tmp_path: Path, assignments: list[str], rounds: int
+) -> None:
+    ready = checked(Home(tmp_path), Asked(["demo"], "", 2, assignments, 2.0, ""))
+    assert ready.budget == Budget(unit="rounds", amount=rounds)
+    assert [method.recipe.rounds for method in ready.methods] == [rounds]
