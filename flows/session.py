@@ -18,7 +18,7 @@ from gradus.flows.loop.reruns import other_settings
 from gradus.flows.recipe.lasting import changed_files
 from gradus.flows.verbs import say_started
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.config.settings import Home, reports_now, worker_threads
+from gradus.tasks.config.settings import Home, reports_now, thread_settings
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
 from gradus.tasks.runs.history import read_story
@@ -80,8 +80,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             label_flow_run(spec.name, spec.verb)
             say_started(spec.name)
             sidecar = start_sidecar(folder, login) if reports_now() else None
-            threads = {"OMP_NUM_THREADS": str(worker_threads(1 + separate_sampler))}
-            pool = WorkerPool(folder / "logs", env=threads, kept=kept_workers())
+            pool = WorkerPool(folder / "logs", env=thread_settings(1 + separate_sampler), kept=kept_workers())
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
                     store,

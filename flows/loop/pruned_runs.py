@@ -11,7 +11,7 @@ from gradus.flows.console.answers import Freed, Restored
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.recipe.config import KeepConfig
-from gradus.tasks.config.settings import Home, wall_limit_s, worker_threads
+from gradus.tasks.config.settings import Home, thread_settings, wall_limit_s
 from gradus.tasks.runs.history import ComputedSeconds, run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runtime.pruning import Made, Removal, made_by, planned_removals, remove
@@ -55,8 +55,7 @@ def restore_checkpoint(home: Home, name: str) -> Restored:
     """Compute a checkpoint again, in a process of its own."""
     planned = plan_restoring(home, name)
     job = {"stage": "restore", "lake": str(home.lake), "checkpoint": name}
-    env = {"OMP_NUM_THREADS": str(worker_threads())}
-    with WorkerPool(home.root / "logs" / "restore", env, _RESTORE) as pool, StageView(rounds=0) as view:
+    with WorkerPool(home.root / "logs" / "restore", thread_settings(), _RESTORE) as pool, StageView(rounds=0) as view:
         pool.run("policy", job, Limits(wall_s=wall_limit_s()), lambda frac, text: view.beat("restore", frac, text))
     return {**planned, "done": True}
 

@@ -5,10 +5,12 @@ kernel's memory for pipes, sockets, page tables and files too. A machine without
 """
 
 import contextlib
+import math
 import os
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 _PREFIX = "gradus-sandbox-"
@@ -73,6 +75,26 @@ def made(memory_bytes: int, num_processes: int) -> Group:
     except (OSError, ValueError):
         group.remove()
     return group
+
+
+def own_cpu_quota() -> float:
+    """Return the CPUs of time a second that the groups of this process allow it; infinity without a limit."""
+    try:
+        return cpu_quota(*(Path("/proc/self", each).read_text() for each in ("cgroup", "mountinfo")))
+    except (OSError, ValueError):
+        return math.inf
+
+
+def cpu_quota(own: str, mounts: str, root: Path = Path("/")) -> float:
+    """Return the least quota of our groups and of those around them, in CPUs, by the texts that `places` reads."""
+    quotas = [math.inf]
+    for _, mount, folder in _own_groups(own, mounts, root):
+        for group in takewhile(lambda each, top=mount: each.is_relative_to(top), (folder, *folder.parents)):
+            for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):  # version 2, version 1
+                with contextlib.suppress(OSError, ValueError):  # no such file, or "max"
+                    quota, period = " ".join((group / name).read_text() for name in names).split()
+                    quotas.append(int(quota) / int(period))
+    return min(each for each in quotas if each > 0)  # -1: no limit
 
 
 def places(own: str, mounts: str, root: Path = Path("/")) -> list[Path]:

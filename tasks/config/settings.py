@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gradus.components.addresses import is_address
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
+from gradus.models.sandbox.groups import own_cpu_quota
 from gradus.tasks.config.redaction import hide
 
 LEAST_MEMORY_GB = 0.1
@@ -63,14 +64,23 @@ class Home:
         return self.root / "prefect"
 
 
-def worker_threads(num_busy: int = 1) -> int:
-    """Threads of torch in a worker: OMP_NUM_THREADS, or one for each physical core up to eight.
+def thread_settings(num_busy: int = 1) -> dict[str, str]:
+    """Return the environment of torch's threads in a worker: OMP_NUM_THREADS, or one for each usable CPU up to eight.
 
-    Where `num_busy` workers compute at once each has its share, at least one.
+    Where `num_busy` workers compute at once each has its share, at least one. Threads sleep while they wait for each
+    other, unless OMP_WAIT_POLICY says otherwise: those that spin take the CPU from the one that they wait for, and on
+    two cores that another process uses too sampling becomes ten times slower (docs/benchmarks.md).
     """
     configured = os.environ.get("OMP_NUM_THREADS", "")
-    threads = int(configured) if configured.isdigit() and int(configured) > 0 else min(8, os.cpu_count() or 1)
-    return max(1, threads // num_busy)
+    threads = int(configured) if configured.isdigit() and int(configured) > 0 else min(8, usable_cpus())
+    policy = os.environ.get("OMP_WAIT_POLICY", "PASSIVE")
+    return {"OMP_NUM_THREADS": str(max(1, threads // num_busy)), "OMP_WAIT_POLICY": policy}
+
+
+def usable_cpus() -> int:
+    """Return the number of CPUs that this process may use, by its affinity and the quotas of its control groups."""
+    found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return math.ceil(min(found, own_cpu_quota()))
 
 
 def wall_limit_s() -> float:

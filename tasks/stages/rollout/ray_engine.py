@@ -40,6 +40,7 @@ from gradus.models.engines.base import Engine, EngineError, Finished, OnTokens, 
 from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
+from gradus.tasks.config.settings import thread_settings
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.rollout.engines import open_engine, prompt_side
@@ -195,7 +196,7 @@ class RayEngine:
             "max_restarts": self._config.max_restarts,
             "max_task_retries": -1,
             # As many threads as this process, whatever Ray's default is.
-            "runtime_env": {"env_vars": {"OMP_NUM_THREADS": str(torch.get_num_threads())}},
+            "runtime_env": {"env_vars": {**thread_settings(), "OMP_NUM_THREADS": str(torch.get_num_threads())}},
         }
         actor = self._ray.remote(SamplingActor).options(**options)
         self._actors = [actor.remote(number + 1, *self._opening) for number in range(self._config.workers)]

@@ -10,7 +10,6 @@ reward.
 
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -41,6 +40,7 @@ from gradus.models.rewards.combine import Score, combine, component_names
 from gradus.models.sandbox import NEEDED, SandboxUnavailableError
 from gradus.tasks.artifacts.policies import bounds_of
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.config.settings import usable_cpus
 from gradus.tasks.host.processes import fault_point, printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -279,7 +279,7 @@ def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: 
     keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
     for stale in set(pools) - set(keys):
         pools.pop(stale).close()
-    num_workers = min(MAX_JUDGES, os.cpu_count() or 1)
+    num_workers = min(MAX_JUDGES, usable_cpus())
     for key, spec in zip(keys, specs, strict=True):
         if key not in pools:
             log = reward_log(spec.name)

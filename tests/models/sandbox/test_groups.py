@@ -1,6 +1,7 @@
 """Control groups of the sandbox: where they are made, what they end, and what is left of them."""
 
 import contextlib
+import math
 import os
 import re
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -308,6 +310,28 @@ def test_version_2_is_preferred_to_version_1(tmp_path: Path) -> None:
     at = tree(tmp_path, "memory", "pids", "unified")
     unified = UNIFIED.replace("cgroup rw", "cgroup/unified rw")
     assert found(tmp_path, "8:pids:/\n4:memory:/\n0::/", MEMORY, PIDS, unified) == [at / "unified"]
+
+
+def test_the_cpu_quota_is_the_least_of_our_groups_of_version_2(tmp_path: Path) -> None:
+    at = tree(tmp_path, "pod", "pod/job")
+    quota = partial(groups.cpu_quota, "0::/pod/job\n", UNIFIED, tmp_path)
+    assert quota() == math.inf
+    (at / "pod/job/cpu.max").write_text("max 100000\n")
+    assert quota() == math.inf
+    (at / "pod/cpu.max").write_text("250000 100000\n")
+    assert quota() == 2.5
+    (at / "pod/job/cpu.max").write_text("50000 100000\n")
+    assert quota() == 0.5
+
+
+def test_the_cpu_quota_of_version_1_is_of_the_hierarchy_of_cpus(tmp_path: Path) -> None:
+    at = tree(tmp_path, "cpu,cpuacct", "cpu,cpuacct/job")
+    mount = "32 31 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct"
+    quota = partial(groups.cpu_quota, "4:memory:/job\n1:cpu,cpuacct:/job\n", mount, tmp_path)
+    for group, quota_us in (("", -1), ("job", 400_000)):
+        (at / "cpu,cpuacct" / group / "cpu.cfs_quota_us").write_text(f"{quota_us}\n")
+        (at / "cpu,cpuacct" / group / "cpu.cfs_period_us").write_text("200000\n")
+    assert quota() == 2.0
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,10 +1,12 @@
 """Which process a stage computes in, and with how many threads."""
 
+import os
+
 import pytest
 
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.config.settings import worker_threads
+from gradus.tasks.config.settings import thread_settings, usable_cpus
 from gradus.tasks.runtime.stage_adapter import worker_of
 from gradus.tasks.stages.registry import stage_spec
 
@@ -27,4 +29,24 @@ def test_two_busy_workers_share_the_threads_and_have_one_at_least(
     monkeypatch: pytest.MonkeyPatch, given: str, alone: int, each: int
 ) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", given)
-    assert (worker_threads(), worker_threads(2)) == (alone, each)
+    found = [thread_settings(num_busy)["OMP_NUM_THREADS"] for num_busy in (1, 2)]
+    assert found == [str(alone), str(each)]
+
+
+def test_threads_sleep_while_they_wait_unless_the_user_says_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    assert thread_settings()["OMP_WAIT_POLICY"] == "PASSIVE"
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    assert thread_settings()["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux alone has affinities")
+def test_a_worker_has_a_thread_for_each_cpu_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert (usable_cpus(), thread_settings()["OMP_NUM_THREADS"]) == (1, "1")
+    finally:
+        os.sched_setaffinity(0, before)
+    assert 1 <= usable_cpus() <= len(before)

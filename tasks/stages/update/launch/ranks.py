@@ -25,7 +25,7 @@ from gradus.data.records import Json, JsonObject
 from gradus.data.runlock import holder
 from gradus.models.processes.child import Child
 from gradus.tasks.config.learning import LaunchConfig, UpdateConfig
-from gradus.tasks.config.settings import run_logs
+from gradus.tasks.config.settings import run_logs, thread_settings
 from gradus.tasks.host.processes import child_environment
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import RunFinished
@@ -115,9 +115,8 @@ class RankGroup:
         """Errors of ranks, and ends of them."""
         self.open_to = ExitStack()
         """The invitation of other hosts."""
-        there = int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
         shared = {
-            "OMP_NUM_THREADS": str(max(1, there // launch.processes)),  # those of this process, divided
+            **thread_settings(launch.processes),
             "WORLD_SIZE": str(launch.num_ranks),
             "LOCAL_WORLD_SIZE": str(launch.processes),
         }
