@@ -124,6 +124,15 @@ def take_or_null(column: Column, index: Ints) -> pa.Array:
     return one_array(column).take(pa.array(index, mask=index < 0))
 
 
+def beside(rows: pa.Table, key: str, others: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Return rows with columns of others of the same key in the place of their own; null where there is no other."""
+    at = positions(rows.column(key), others.column(key))
+    rows = rows.drop_columns([name for name in names if name in rows.column_names])
+    for name in names:
+        rows = rows.append_column(name, take_or_null(others.column(name), at))
+    return rows
+
+
 def ragged(column: Column) -> tuple[Ints, pa.Array]:
     """A list column as offsets (N+1,) and flat values (M,); a null list is an empty one."""
     array = one_array(column)

@@ -22,7 +22,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from textual.app import App
 
-from gradus.flows.console.browser.lists import Browser as RunBrowser
+from gradus.flows.console.browser.program import Browser as RunBrowser
 from gradus.flows.console.output import aside
 from gradus.flows.serve import deployments
 from gradus.tasks.config.settings import Home

@@ -26,8 +26,7 @@ from prefect.settings import PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 
 from gradus.flows import comparison, deployed, exchange, stages
-from gradus.flows.agreement.bisecting import bisect
-from gradus.flows.agreement.flow import agree
+from gradus.flows.agreement.flow import agree, bisect
 from gradus.flows.console.output import line
 from gradus.flows.laboratory.flow import lab
 from gradus.flows.notifications import HEARTBEAT_S, notify

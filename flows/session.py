@@ -110,7 +110,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
                 withdraw(folder)
                 journal.run_finished(status=status, error=why, so_far=done_of(folder, store))
             if sidecar is not None:
-                untold = parting_words(sidecar, home.root)
+                untold = parting_words(sidecar, folder, home.root)
                 if untold:
                     print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
 

@@ -1,6 +1,6 @@
-"""An agreement that can begin: its rollouts and rewards, checked before anything starts. Does not import Prefect."""
+"""An agreement or a bisection that can begin: rollouts and rewards, checked first. Does not import Prefect."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.agreement.asked import AgreeAsked
+from gradus.flows.agreement.asked import AgreeAsked, BisectAsked
 from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.inputs import problems_of
 from gradus.flows.loop.reruns import stored_recipe
@@ -17,7 +17,8 @@ from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.agreement.pairs import OWN
+from gradus.tasks.inspect.agreement.labels import LABELS
+from gradus.tasks.inspect.agreement.pairs import OWN, is_learned
 from gradus.tasks.preflight.checks import check_stage
 from gradus.tasks.runs.history import run_folder
 
@@ -56,9 +57,9 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
     stored = [each for name in asked.rollouts for each in _stored(home, store, name, problems)]
     alone = [settings_of(reward, asked.at) for reward in asked.rewards]
     settings = [_summed(home, asked, alone)] if asked.together else alone
-    check_rewards(settings)
     names = list[str]()
     for each in settings:
+        check_stage(SCORE, each, {})
         short = "+".join(reward.short for reward in each.rewards)
         names.append(short if short not in names else f"{short}-{len(names) + 1}")
     if len(names) > 1:
@@ -70,12 +71,6 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
             hint="name two rewards, or a run: --rollouts RUN",
         )
     return AgreeReady([OWN, *names], settings, stored)
-
-
-def check_rewards(settings: Sequence[ScoreConfig]) -> None:
-    """Raise UsageError or BadInputError if a reward cannot be used."""
-    for each in settings:
-        check_stage(SCORE, each, {})
 
 
 def settings_of(reward: object, at: float | None) -> ScoreConfig:
@@ -96,38 +91,60 @@ def _summed(home: Home, asked: AgreeAsked, alone: Sequence[ScoreConfig]) -> Scor
     return valid(ScoreConfig, {**body, "correct_at": at, "rewards": rewards}, "--together")
 
 
-def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> Iterator[Stored]:
-    """Yield the rollouts of a run that it judged, each artifact once, or the artifact of that name."""
-    if name.startswith(f"{_ROLLOUTS}/"):
-        ref = resolve_artifact(store, name, _ROLLOUTS)
-        yield Stored(name, 0, _ROLLOUTS, ref, _known(name, problems or problems_of(store, [ref])), None)
-        return
-    yield from stored_of(home, store, name, problems)
+def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> list[Stored]:
+    """Return the rollouts of a run that it judged, each artifact once, or the artifact of that name."""
+    if not name.startswith(f"{_ROLLOUTS}/"):
+        return stored_of(home, store, name, problems)
+    ref = resolve_artifact(store, name, _ROLLOUTS)
+    return [Stored(name, 0, _ROLLOUTS, ref, _problems(store, ref, name, problems), None)]
 
 
 def stored_of(home: Home, store: Store, name: str, problems: Sequence[Ref] = ()) -> list[Stored]:
     """Return the rollouts of a run that it judged, each artifact once; UsageError if there are none."""
-    found = list(_of_run(store, run_folder(home.runs, name), list(problems)))
-    if not found:
-        raise UsageError(f"run {name} has no rollouts that were scored", hint="`gradus runs` lists runs")
-    return found
-
-
-def _of_run(store: Store, folder: Path, problems: list[Ref]) -> Iterator[Stored]:
+    folder = run_folder(home.runs, name)
     calls = StoredRun(store, folder).calls
-    scores = {call: ref for call, ref in calls.items() if call[0] == "score"}
-    by_rollouts = {text: ref for ref in scores.values() for text in store.manifest(ref).parents.get(_ROLLOUTS, ())}
-    seen = set[Ref]()  # a round without an update has the evaluation of the round before it
+    scores = [ref for (stage, _, _), ref in calls.items() if stage == "score"]
+    own = {text: ref for ref in scores for text in store.manifest(ref).parents.get(_ROLLOUTS, ())}
+    found: dict[Ref, Stored] = {}  # a round without an update has the evaluation of the round before it
     for (stage, index, purpose), ref in sorted(calls.items(), key=lambda each: (each[0][1], each[0][2])):
         facts = store.manifest(ref).identity.get("facts", {}) if stage == "rollout" else {}
         theirs = (facts.get("role", POLICY), facts.get("use", LEARN)) == (POLICY, LEARN)
-        if stage == "rollout" and theirs and str(ref) in by_rollouts and ref not in seen:
-            seen.add(ref)
-            known = _known(str(ref), problems or problems_of(store, [ref]))
-            yield Stored(folder.name, index, purpose, ref, known, by_rollouts[str(ref)])
+        if stage == "rollout" and theirs and str(ref) in own and ref not in found:
+            known = _problems(store, ref, str(ref), problems)
+            found[ref] = Stored(folder.name, index, purpose, ref, known, own[str(ref)])
+    if not found:
+        raise UsageError(f"run {name} has no rollouts that were scored", hint="`gradus runs` lists runs")
+    return list(found.values())
 
 
-def _known(name: str, problems: list[Ref]) -> list[Ref]:
-    if not problems:
+def _problems(store: Store, rollouts: Ref, name: str, given: Sequence[Ref]) -> list[Ref]:
+    found = list(given) or problems_of(store, [rollouts])
+    if not found:
         raise UsageError(f"{name} does not say which problems it answers", hint="name them: --problems P")
-    return problems
+    return found
+
+
+@dataclass(frozen=True)
+class BisectReady:
+    """A bisection that can begin."""
+
+    stored: Sequence[Stored]
+    """Rollouts of the run that are learned from, in the order of their rounds."""
+    auditor: Sequence[ScoreConfig]
+    """One; none if the user labels."""
+    labels: Path | None
+    beside: Sequence[ScoreConfig]
+
+
+def bisect_ready(home: Home, asked: BisectAsked) -> BisectReady:
+    """Return rollouts, auditor and cheap rewards; UsageError if there are none, or a reward cannot be used."""
+    store = Store(home.lake)
+    stored = [each for each in stored_of(home, store, asked.run) if is_learned(each.round, each.purpose)]
+    if len({each.round for each in stored}) < 2:
+        raise UsageError(f"run {asked.run} has no two rounds that were scored", hint="`gradus runs` lists runs")
+    is_file = isinstance(asked.auditor, str) and asked.auditor.endswith(LABELS)
+    auditor = [] if is_file else [settings_of(asked.auditor, asked.at)]
+    beside = [settings_of(reward, asked.at) for reward in asked.beside]
+    for each in (*auditor, *beside):
+        check_stage(SCORE, each, {})
+    return BisectReady(stored, auditor, Path(asked.auditor).resolve() if is_file else None, beside)

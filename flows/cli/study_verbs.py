@@ -15,7 +15,7 @@ def lab(as_json: AsJson = False, **given: Any) -> None:
     Of each method: its angle to the others, its signal to noise, clipped and masked tokens, and by how much a step
     raises the mean reward of held-out rollouts. With --then compare the better half is trained, with a verdict.
     """
-    from gradus.flows.console.laboratory_tables import render_laboratory
+    from gradus.flows.console.study_tables import render_laboratory
 
     answer(run_calls.lab(**given), as_json, render_laboratory)
 
@@ -28,7 +28,7 @@ def agree(as_json: AsJson = False, **given: Any) -> None:
     Agreement and Cohen's kappa by round, domain, source and length, the rollouts on which they disagree, and the first
     round whose update would differ. One reward alone is compared with the run's own. Nothing is sampled.
     """
-    from gradus.flows.console.agreement_tables import render_agreement
+    from gradus.flows.console.study_tables import render_agreement
 
     answer(run_calls.agree(**given), as_json, render_agreement)
 
@@ -42,7 +42,7 @@ def amend(dry_run: DryRun = False, as_json: AsJson = False, **given: Any) -> Non
     reused. With --dry-run: what differs, and what the training would compute.
     """
     from gradus.flows.cli.verbs import train_or_say
-    from gradus.flows.console.agreement_tables import render_agreement
+    from gradus.flows.console.study_tables import render_agreement
 
     asked = run_calls.amend_asked(**given)
     found = run_calls.agreed(asked)
@@ -66,6 +66,6 @@ def bisect(as_json: AsJson = False, **given: Any) -> None:
     Audited are the first round, the last, then the middle of what is between. The auditor is a reward (another
     verifier, a judge), or you: a .jsonl of labels, to which the rows are added that are to be labelled next.
     """
-    from gradus.flows.console.agreement_tables import render_bisected
+    from gradus.flows.console.study_tables import render_bisected
 
     answer(run_calls.bisect(**given), as_json, render_bisected)

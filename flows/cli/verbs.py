@@ -15,7 +15,7 @@ from gradus.flows.console.run_tables import render_freed, render_restored, rende
 from gradus.flows.library import exchange_calls, results, run_calls
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import REFERENCE, full_name
+from gradus.tasks.preflight.checks import REFERENCE, check_table, full_name
 from gradus.tasks.runtime.calls import label
 
 RunOrArtifact = Annotated[
@@ -297,15 +297,15 @@ def compare(
     computed once. Without a budget one recipe, or its methods, is trained for its own rounds, and several arguments are
     runs that are there. Each method is judged against its start too. Differences are paired by problem and seed.
     """
-    from gradus.flows.console.comparison_tables import render_comparison
+    from gradus.flows.console.study_tables import render_comparison
     from gradus.flows.loop.comparing.plan import render_plan
     from gradus.flows.loop.dry_run import render_comparison_ahead
     from gradus.flows.loop.verified import verify_comparison
-    from gradus.tasks.inspect.comparing.figures import check_plot
+    from gradus.tasks.inspect.comparing.figures import FORMATS
     from gradus.tasks.inspect.comparing.figures import plot as write_plot
 
     if plot is not None:
-        check_plot(plot)
+        check_table(plot.with_suffix(plot.suffix.lower()), "--plot", FORMATS)
     if partial and run_calls.trains(asked_for(**given)):
         raise UsageError("--partial goes with runs that are there", hint="leave it out, or name runs (`gradus runs`)")
     if verify:

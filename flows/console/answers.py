@@ -14,7 +14,7 @@ class SuiteFigures(TypedDict):
 
 
 class Compared(TypedDict):
-    """A checkpoint that could have been the best one."""
+    """The checkpoint of a round, one that could have been the best."""
 
     round: int
     pass_at_1: float
@@ -29,13 +29,11 @@ class ChosenCheckpoint(TypedDict):
     optimistic: list[str]
 
 
-class CurvePoint(TypedDict):
+class CurvePoint(Compared):
     """An evaluation after a round, and the value of the fitted curve there."""
 
-    round: int
     tokens: int
     """Completion tokens sampled for training up to the round."""
-    pass_at_1: float
     fitted: float
 
 
@@ -120,10 +118,7 @@ class Memory(TypedDict):
 
 
 class Signal(TypedDict):
-    """The groups without variance that are expected in the first round to be sampled, before its waves.
-
-    None for what nothing in the lake says.
-    """
+    """Groups without variance expected in the first round to be sampled, before its waves; None for what is unknown."""
 
     round: int
     problems: int
@@ -131,7 +126,6 @@ class Signal(TypedDict):
     drawn: bool
     """True if these are the problems that the round samples, or would by the pass rates known; False for all."""
     groups: int
-    """Groups of the round."""
     group: int | None
     """Completions of a group; None if they differ."""
     measured: int

@@ -58,10 +58,8 @@ def _about(kind: str, name: str, facts: Component | Method) -> None:
         shown: dict[str, object] = {key: method[key] for key in ("paper", "trust", "deviates") if method[key]}
         parts = {"components": ", ".join(f"{kind} {each}" for kind, each in named_by(method))}
         fields({**shown, **{key: _toml(value) for key, value in method["settings"].items()}, **parts})
-        command = f"gradus train demo --method {name} --dry-run"
-        fields(
-            {"file": method["where"], "try": command, "compare": f"gradus compare demo --method none --method {name}"}
-        )
+        tried = {"try": f"gradus train demo --method {name} --dry-run"}
+        fields({"file": method["where"], **tried, "compare": f"gradus compare demo --method none --method {name}"})
     else:
         component = cast("Component", facts)
         line(component["doc"])
@@ -94,7 +92,6 @@ def _settings(settings: Mapping[str, Setting]) -> None:
 
 
 def _toml(value: Any) -> str:
-    """A value as it is written in TOML."""
     if isinstance(value, dict):
         inner = cast("dict[str, object]", value).items()
         return f"{{ {', '.join(f'{key} = {_toml(each)}' for key, each in inner)} }}"

@@ -124,10 +124,7 @@ def safe(text: str) -> Text:
 
 @contextlib.contextmanager
 def pipe_may_close(interrupt: Callable[[], None] | None = None) -> Generator[None]:
-    """End the program silently if the reader of its output has closed the pipe, as `| head` does.
-
-    `interrupt` ends from another thread, with an exception, what is computed when the reader goes.
-    """
+    """End silently if the reader closed the pipe (`| head`); `interrupt` ends what is computed, from a thread."""
     gone = threading.Event()
     try:
         with _watching(gone, interrupt):

@@ -19,7 +19,6 @@ from gradus.tasks.formats import csv_cell, more, terminal_safe
 TERMINAL_ROWS = 100
 """Rows shown on a terminal without `--limit`."""
 PAGE_ROWS = 200
-"""Rows that are read, drawn and written together."""
 MAX_CHARS = 2000
 FOLD = 24
 """Characters that a column keeps at least, or all that it has, before rows become records."""
@@ -34,7 +33,7 @@ def print_json(found: Answer, limit: int) -> None:
         rows = rows_of(found, limit)
         first = list(islice(rows, 1))  # a query that fails, fails before anything is written
         out.write(f'{{"columns": {json.dumps(found.columns)}, "rows": [')
-        for row in (row for part in (first, rows) for row in part):
+        for row in chain(first, rows):
             out.write(separator + json.dumps(list(map(_jsonable, row)), allow_nan=False, default=str))
             separator = ", "
         out.write("]}\n")
@@ -73,8 +72,7 @@ def rows_of(found: Answer, limit: int = 0) -> Iterator[Row]:
     """Return the rows of an answer, read as they are asked for; `limit` 0 is all rows."""
     # By column: names may occur twice in a result.
     columns = ([column.to_pylist(maps_as_pydicts="lossy") for column in batch.columns] for batch in found.batches)
-    rows = (row for batch in columns for row in zip(*batch, strict=True))
-    return islice(rows, limit or None)
+    return islice((row for batch in columns for row in zip(*batch, strict=True)), limit or None)
 
 
 def _widths(columns: Sequence[str], texts: Sequence[Sequence[str]], width: int) -> list[int] | None:

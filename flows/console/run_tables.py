@@ -22,7 +22,6 @@ REASONS = 5
 STYLES = {"finished": "green", "reused": "dim", "running": "blue", "failed": "red"}
 OTHERWISE = "yellow"
 NUMBERS = ("round", "seconds", "gain", "size")
-"""Columns that end at the right."""
 _UNBOUNDED = 10_000
 
 
@@ -135,7 +134,7 @@ def render_restored(result: Restored) -> None:
     elif not result["updates"]:
         line(f"{result['checkpoint']} is there, weights and train state")
     else:
-        line(f"{result['checkpoint']} takes {_updates(result['updates'])}, about {duration(result['seconds'], 0)}")
+        line(f"{result['checkpoint']} takes {_updates(result)}, about {duration(result['seconds'], 0)}")
 
 
 def _sizes(result: RunList | RunStory) -> str:
@@ -144,10 +143,7 @@ def _sizes(result: RunList | RunStory) -> str:
 
 
 def _print(columns: Sequence[str], rows: Sequence[Sequence[str]], last: Sequence[str]) -> None:
-    """Print a table that fits the width: columns of `last` are left out in this order, `output` is shortened instead.
-
-    What still does not fit is wrapped by the terminal, so that no name is cut.
-    """
+    """Print a table that fits: columns of `last` are left out in order, or shortened; a terminal wraps the rest."""
     console, kept = View(), list(columns)
     cells = [dict(zip(columns, row, strict=True)) for row in rows]
     for spared in (*last, ""):
@@ -180,23 +176,20 @@ def _when(seconds: float | None) -> str:
 
 
 def _suite(name: str, figures: SuiteFigures, *, chosen: bool) -> None:
-    """Return pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
+    """Print pass@1 of a suite before and after training, and of the best checkpoint if that is another one."""
     shown = {"before": figures["before"], "after": figures["after"], **({"best": figures["best"]} if chosen else {})}
     domains = sorted({domain for each in shown.values() for domain in each["per_domain"]})
     rows = [(d, *(_accuracy(each["per_domain"].get(d)) for each in shown.values())) for d in domains]
     rows.append(("all", *(_accuracy(each["pass_at"].get("1")) for each in shown.values())))
     if any(each["unjudged"] for each in shown.values()):
-        judged = (f"{each['judged']} of {each['rollouts']}" for each in shown.values())
-        rows.append(("judged rollouts", *judged))
+        rows.append(("judged rollouts", *(f"{each['judged']} of {each['rollouts']}" for each in shown.values())))
     table(f"pass@1 on {name} (95 % interval)", ("domain", *shown), rows)
 
 
 def _gain(versus: Versus) -> None:
-    """Return the gain of the policy over the one it started from, on the same problems and seeds."""
     if "gain" not in versus:
         return
-    gain = versus["gain"]
-    value, low, high = (points(gain[name], sign=False) for name in ("value", "low", "high"))
+    value, low, high = (points(versus["gain"][name], sign=False) for name in ("value", "low", "high"))
     line(f"gain in pass@1: {value} points (95 % interval {low} to {high})")
     line(
         f"{versus['newly_solved']} problems that no rollout solved at the start are solved now, "
@@ -214,8 +207,8 @@ def _accuracy(cell: Figure | DomainFigures | None) -> str:
 def _back(checkpoint: FreedCheckpoint) -> str:
     if not checkpoint["repeats"]:
         return "cannot be restored: its update is not deterministic"
-    return f"{_updates(checkpoint['updates'])}, {duration(checkpoint['seconds'], 0)}"
+    return f"{_updates(checkpoint)}, {duration(checkpoint['seconds'], 0)}"
 
 
-def _updates(number: int) -> str:
-    return f"{number} update" if number == 1 else f"{number} updates"
+def _updates(of: FreedCheckpoint | Restored) -> str:
+    return f"{of['updates']} update{'s' * (of['updates'] != 1)}"

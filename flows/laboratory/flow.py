@@ -1,23 +1,38 @@
-"""`lab`: objectives of methods on the same stored rounds, as a Prefect flow; then a comparison of the better half."""
+"""`lab`: objectives of methods on the same stored rounds, as a Prefect flow; then a comparison of the better half.
 
-from collections.abc import Mapping, Sequence
+The gradient of a method on a stored round at an age of its rows is a cell: one stage, which is reused.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
 from math import ceil
 from typing import Any
 
+from gradus.data.curation.uses import LEARN
+from gradus.data.errors import GradusError
 from gradus.data.lake.manifest import json_digest
-from gradus.data.lake.store import Store
+from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison
 from gradus.flows.console.output import aside
 from gradus.flows.laboratory.asked import lab_asked
-from gradus.flows.laboratory.cells import cells_of
-from gradus.flows.laboratory.ready import LabReady, lab_ready
+from gradus.flows.laboratory.ready import LabReady, Method, lab_ready
+from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.comparing.budget import Budget
+from gradus.flows.loop.inputs import start_of
+from gradus.flows.loop.round.by_role import tables
+from gradus.flows.loop.round.memory import Memory, maybe
+from gradus.flows.loop.round.outcomes import Beginning
+from gradus.flows.loop.round.steps import Steps
+from gradus.flows.loop.round.updates import Updates
+from gradus.flows.recipe.course.phases import phase_of
 from gradus.flows.recipe.lasting import lasting
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
+from gradus.tasks.config.learning import GradientConfig, UpdateConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
-from gradus.tasks.inspect.laboratory import Laboratory, keep_laboratory, laboratory
+from gradus.tasks.inspect.laboratory import Cell, Failure, Laboratory, keep_laboratory, laboratory
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 _HALVINGS = 2
 """Comparisons at half of the budget and at a quarter before the one at all of it."""
@@ -36,8 +51,17 @@ def lab(**given: Any) -> Laboratory:
     home = Home.from_environment()
     ready = lab_ready(home, asked)
     label_flow_run(f"lab {', '.join(run.folder.name for run in ready.runs)}", "lab")
-    body = _body(ready)
-    with open_session(RunSpec(name=_name_of(body), verb="lab", seed=ready.runs[0].recipe.seed, body=body)) as session:
+    body = {  # the same methods on the same rounds are the same run
+        "runs": [run.folder.name for run in ready.runs],
+        "rounds": asked.rounds,
+        "ages": [*ready.ages],
+        "methods": {
+            method.name: {run: json_digest(lasting(recipe))[:8] for run, recipe in method.recipes.items()}
+            for method in ready.methods
+        },
+    }
+    name = f"lab-{json_digest(body)[:8]}"
+    with open_session(RunSpec(name=name, verb="lab", seed=ready.runs[0].recipe.seed, body=body)) as session:
         cells, failed = cells_of(session, ready.runs, ready.methods, asked.rounds, ready.ages)
         found = laboratory(Store(home.lake), cells, [*ready.failed, *failed], ready.remarks)
         keep_laboratory(found, session.journal.folder)
@@ -46,29 +70,10 @@ def lab(**given: Any) -> Laboratory:
     return found
 
 
-def _body(ready: LabReady) -> dict[str, object]:
-    """The settings of the run: the same methods on the same rounds are the same run."""
-    methods = {
-        method.name: {run: json_digest(lasting(recipe))[:8] for run, recipe in method.recipes.items()}
-        for method in ready.methods
-    }
-    return {
-        "runs": [run.folder.name for run in ready.runs],
-        "rounds": ready.asked.rounds,
-        "ages": [*ready.ages],
-        "methods": methods,
-    }
-
-
-def _name_of(body: Mapping[str, object]) -> str:
-    return f"lab-{json_digest(body)[:8]}"
-
-
 def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Comparison]:
-    """Train the better half by gain, and halve again by pass@1 at each doubling of the budget (successive halving).
+    """Train the better half by gain, then halve by pass@1 at each doubling of the budget (successive halving).
 
-    Jamieson and Talwalkar 2016 (arXiv 1502.07943). The run's own recipe is always among them; a training continues
-    where that of the half budget ended.
+    Jamieson and Talwalkar 2016 (arXiv 1502.07943). The run's own recipe stays; trainings continue those before.
     """
     first, *others = sorted(found["methods"], key=lambda each: (each["method"] != "none", each["rank"]))
     left = [each["method"] for each in others if not each["same_as"]]
@@ -87,18 +92,95 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
 
 
 def _compare(methods: Sequence[str], ready: LabReady, budget: str) -> Comparison:
-    names = [run.folder.name for run in ready.runs]
     texts = {each.name: each.given for each in ready.methods}
-    given = {
-        "method": [texts[name] for name in methods],
-        "seeds": ready.asked.seeds,
-        "budget": budget,
-        "set": ready.asked.set,
-    }
-    return comparison.compare(recipes=names, **given)
+    return comparison.compare(
+        recipes=[run.folder.name for run in ready.runs],
+        method=[texts[name] for name in methods],
+        seeds=ready.asked.seeds,
+        budget=budget,
+        set=ready.asked.set,
+    )
 
 
 def _by_result(compared: Comparison, methods: Sequence[str]) -> list[str]:
     """Return methods in the order of pass@1 after training; those that failed are left out."""
     after = {each["method"].partition("+")[2] or "none": each["after"]["value"] for each in compared["methods"]}
     return sorted((name for name in methods if name in after), key=lambda name: -after[name])
+
+
+def cells_of(
+    session: Stages, runs: Sequence[StoredRun], methods: Sequence[Method], num_rounds: int, ages: Sequence[int]
+) -> tuple[list[Cell], list[Failure]]:
+    """Return cells, and methods that failed, without cells; methods come last: a worker keeps policy and rows."""
+    found, failed = list[Cell](), dict[str, Failure]()
+    starts = dict[str, Beginning]()
+    for run, stored, age, policy in _places(runs, num_rounds, ages):
+        for method in methods:
+            if method.name in failed:
+                continue
+            try:
+                recipe = method.recipes[stored.run]
+                key = recipe.model_dump_json(exclude={"name", "update"})
+                if key not in starts:
+                    starts[key] = start_of(session, recipe)
+                steps = Steps(session, recipe, starts[key], past=run.past)
+                outcome = _gradient(_of_phase(steps, stored), stored, policy, age, method.name)
+            except GradusError as error:
+                failed[method.name] = {"method": method.name, "reason": str(error)}
+                session.say(f"{method.name} is left out: {error}")
+                continue
+            found.append(
+                {
+                    "method": method.name,
+                    "run": stored.run,
+                    "round": stored.index,
+                    "age": age,
+                    "artifact": str(outcome.ref),
+                    "seconds": outcome.seconds,
+                    "metrics": dict(outcome.report.get("metrics", {})),
+                }
+            )
+    return [cell for cell in found if cell["method"] not in failed], list(failed.values())
+
+
+def _places(
+    runs: Sequence[StoredRun], num_rounds: int, ages: Sequence[int]
+) -> Iterator[tuple[StoredRun, StoredRound, int, Ref]]:
+    for run in runs:
+        for stored in run.rounds(num_rounds):
+            for age in ages:
+                if age <= len(stored.later):
+                    yield run, stored, age, (stored.policy, *stored.later)[age]
+
+
+def _of_phase(whole: Steps, stored: StoredRound) -> Steps:
+    phases = whole.recipe.phase
+    if not phases:
+        return whole
+    return whole.of_phase(*(phase_of(whole.recipe, stored.index, whole.past) or (len(phases) - 1, 1)))
+
+
+def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: str) -> Outcome:
+    """Run the stage `gradient` for the update that a method would make of a round."""
+    index, memory = stored.index, Memory()
+    config = steps.settings("update", index, steps.recipe.update)
+    columns = partial(steps.measures(index, stored.policy, memory).beside, plans=stored.plans, made=stored.made)
+    seen = {"plan": stored.plans, **tables(stored.made)}
+    updates = Updates(steps.session, steps.recipe, [stored.problems], index, steps.past, memory, seen, columns, False)
+    inputs = {**tables(stored.made, use=LEARN), "policy": [policy], **({"sampler": [stored.policy]} if age else {})}
+    if config.needs_teacher:
+        inputs["teacher"] = maybe(steps.start.teacher)
+    if config.teachers:
+        inputs["teachers"] = [steps.start.roles.get(name, stored.policy) for name in config.teachers]
+    if config.loads_reference:
+        inputs["reference"] = [steps.start.policy]
+    inputs = {**updates.with_batch(config, inputs, name), **stored.held_out}
+    purpose = f"{name}-age{age}" if age else name
+    return steps.session.stage(Call("gradient", _settings(config, age), inputs, round=index, purpose=purpose))
+
+
+def _settings(config: UpdateConfig, age: int) -> GradientConfig:
+    """The settings of an update as those of its gradient; limits that only refuse an update are lifted."""
+    body = config.with_batch.model_dump(mode="json")
+    lifted = {"max_age": max(age, config.max_age), "max_zero_std_frac": 1.0, "launch": {}, "between_updates": "device"}
+    return GradientConfig.model_validate({**body, **lifted})

@@ -1,12 +1,11 @@
 """A laboratory that can begin: its runs and methods, checked before anything starts. Does not import Prefect."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gradus.data.errors import GradusError, UsageError
 from gradus.data.lake.store import Store
 from gradus.flows.laboratory.asked import LabAsked
-from gradus.flows.laboratory.cells import Method
 from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.comparing.budget import Budget, parse_budget
 from gradus.flows.loop.reruns import read_recipe
@@ -18,7 +17,18 @@ from gradus.tasks.inspect.laboratory import Failure
 from gradus.tasks.runs.history import run_folder
 
 NONE = "none"
-_OF_OBJECTIVE = ("update", "phase")
+_OF_OBJECTIVE = {"update", "phase"}
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method laid over each run, by name."""
+
+    name: str
+    recipes: Mapping[str, Recipe]
+    """By the name of the run."""
+    given: str
+    """Its name or file, as it was given."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +41,9 @@ class LabReady:
     """The first is the run itself."""
     ages: Sequence[int]
     budget: Budget | None
-    failed: Sequence[Failure] = ()
+    failed: Sequence[Failure]
     """Methods that cannot be laid over the runs."""
-    remarks: Sequence[str] = field(default_factory=list[str])
+    remarks: Sequence[str]
 
 
 def lab_ready(home: Home, asked: LabAsked) -> LabReady:
@@ -41,7 +51,8 @@ def lab_ready(home: Home, asked: LabAsked) -> LabReady:
     store, ages = Store(home.lake), _ages(asked.ages)
     found = [StoredRun(store, run_folder(home.runs, name)) for name in dict.fromkeys(asked.runs)]
     remarks = [text for run in found for text in _without_later(run, asked.rounds, ages)]
-    names = dict.fromkeys([*asked.method, *(_of_objective() if asked.every else ())])
+    of_objective = (name for name in overlay_files() if _parts(find_overlays([name])[0]) & _OF_OBJECTIVE)
+    names = dict.fromkeys([*asked.method, *(of_objective if asked.every else ())])
     laid, failed = [_laid(home, found, NONE, asked)], list[Failure]()
     for name in names:
         try:
@@ -54,17 +65,13 @@ def lab_ready(home: Home, asked: LabAsked) -> LabReady:
             laid.append(method)
     if len(laid) == 1 and failed:
         raise UsageError(f"{failed[0]['method']}: {failed[0]['reason']}")
-    budget = parse_budget(asked.budget) if asked.budget else None
-    return LabReady(asked, found, laid, ages, budget, failed, remarks)
+    return LabReady(asked, found, laid, ages, parse_budget(asked.budget) if asked.budget else None, failed, remarks)
 
 
 def _laid(home: Home, runs: Sequence[StoredRun], name: str, asked: LabAsked) -> Method:
-    overlay = [] if name == NONE else [name]
-
-    def over(run: StoredRun) -> Recipe:
-        return read_recipe(home.runs, run.folder.name, list(asked.set), overlay)[0]
-
-    return Method(called(name, ()), {run.folder.name: over(run) for run in runs}, name)
+    overlay, names = [] if name == NONE else [name], [run.folder.name for run in runs]
+    recipes = {run: read_recipe(home.runs, run, list(asked.set), overlay)[0] for run in names}
+    return Method(called(name, ()), recipes, name)
 
 
 def _ages(text: str) -> list[int]:
@@ -89,16 +96,9 @@ def _without_later(run: StoredRun, num_rounds: int, ages: Sequence[int]) -> list
     ]
 
 
-def _of_objective() -> list[str]:
-    """Return the methods that set something of the update."""
-    return [name for name in overlay_files() if _parts(find_overlays([name])[0]) & {*_OF_OBJECTIVE}]
-
-
 def _beside(name: str) -> list[str]:
     """Remark on the parts of a method that sample other rows, which stored rounds cannot have."""
-    parts: set[str] = set()
-    for overlay in find_overlays([name]):
-        parts |= _parts(overlay) - {*_OF_OBJECTIVE, "measures"}
+    parts = set[str]().union(*map(_parts, find_overlays([name]))) - _OF_OBJECTIVE - {"measures"}
     return [f"{name}: its {', '.join(sorted(parts))} are not asked: the rows are those of the run"] if parts else []
 
 

@@ -18,7 +18,7 @@ from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import Summary
 from gradus.tasks.runtime.calls import read_report
 
-_WEIGHTS = ".safetensors"
+_UPDATE = ("update", "train")
 _PROFILE = "profile"
 Tables = Mapping[str, list[Ref]]
 
@@ -56,21 +56,24 @@ class StoredRun:
     @cached_property
     def calls(self) -> Mapping[tuple[str, int, str], Ref]:
         """The last artifact of each finished call: stage, round, purpose."""
-        events = read_events(self.folder)
-        begun = (e for e in events if e["event"] == "stage_started" or e["event"] == "stage_reused")
+        begun = (e for e in read_events(self.folder) if e["event"] == "stage_started" or e["event"] == "stage_reused")
         found = {(e["stage"], e["round"], e["purpose"]): Ref.parse(e["output"]) for e in begun}
         return {call: ref for call, ref in found.items() if self.store.find(ref) is not None}
 
     @cached_property
+    def _updates(self) -> dict[int, Ref]:
+        """The checkpoints of its updates by round, in order."""
+        found = {index: ref for (stage, index, purpose), ref in self.calls.items() if (stage, purpose) == _UPDATE}
+        return dict(sorted(found.items()))
+
+    @cached_property
     def past(self) -> Past:
         """Tokens and optimiser steps of its rounds, which schedules follow; metrics are left out."""
-        rounds = [index for stage, index, purpose in self.calls if (stage, purpose) == ("update", "train")]
-        return Past(rounds=tuple(map(self._figures, range(1, max(rounds, default=0) + 1))))
+        return Past(rounds=tuple(map(self._figures, range(1, max(self._updates, default=0) + 1))))
 
     def rounds(self, most: int) -> list[StoredRound]:
         """Return at most `most` rounds whose policy's weights are there, spread evenly; UsageError without any."""
-        learned = sorted(index for stage, index, purpose in self.calls if (stage, purpose) == ("update", "train"))
-        there = [index for index in learned if self._is_whole(self._policy(index))]
+        there = [index for index in self._updates if self._is_whole(self._policy(index))]
         if not there:
             raise UsageError(
                 f"run {self.folder.name} has no round whose policy is still there",
@@ -83,11 +86,8 @@ class StoredRun:
 
     def _round(self, index: int) -> StoredRound:
         made = [self._sampled(ref) for ref in self._of(index, "rollout")]
-        following = [self.calls.get(("update", later, "train")) for later in range(index, index + len(self.calls))]
         later = list[Ref]()
-        for ref in following:
-            if ref is None or not self._is_whole(ref):
-                break
+        while (ref := self._updates.get(index + len(later))) is not None and self._is_whole(ref):
             later.append(ref)
         first = self.store.manifest(made[0].rollouts).parents
         return StoredRound(
@@ -111,18 +111,15 @@ class StoredRun:
 
     def _sampled(self, rollouts: Ref) -> Sampled:
         facts = self.store.manifest(rollouts).identity.get("facts", {})
-        judged = [ref for (stage, _, _), ref in self.calls.items() if stage == "score" and self._judges(ref, rollouts)]
+        scores = [ref for (stage, _, _), ref in self.calls.items() if stage == "score"]
+        judged = [ref for ref in scores if self.store.manifest(ref).parents.get("rollouts") == [str(rollouts)]]
         return Sampled(str(facts.get("role", POLICY)), str(facts.get("use", LEARN)), rollouts, judged[:1], 0)
 
-    def _judges(self, scores: Ref, rollouts: Ref) -> bool:
-        return self.store.manifest(scores).parents.get("rollouts") == [str(rollouts)]
-
     def _policy(self, index: int) -> Ref:
-        update = self.calls["update", index, "train"]
-        return Ref.parse(self.store.manifest(update).parents["policy"][0])
+        return Ref.parse(self.store.manifest(self._updates[index]).parents["policy"][0])
 
     def _is_whole(self, policy: Ref) -> bool:
-        names = [entry.name for entry in self.store.manifest(policy).files if entry.name.endswith(_WEIGHTS)]
+        names = [entry.name for entry in self.store.manifest(policy).files if entry.name.endswith(".safetensors")]
         return bool(names) and not self.store.pruned(policy).intersection(names)
 
     def _held_out(self, index: int) -> Tables:
@@ -130,24 +127,20 @@ class StoredRun:
         evaluated = self.calls.get(("evaluate", index - 1, "eval"))
         if evaluated is not None and self._sampler(evaluated) == self._policy(index):
             return self._held(self.store.manifest(evaluated).parents)
-        for other in (index + 1, index - 1):
-            update = self.calls.get(("update", other, "train"))
-            if update is not None:
-                return self._held(self.store.manifest(update).parents)
-        return {}
+        update = self._updates.get(index + 1) or self._updates.get(index - 1)
+        return self._held(self.store.manifest(update).parents) if update else {}
 
     def _sampler(self, evaluation: Ref) -> Ref | None:
         """The policy that an evaluation is of; None if its rollouts do not name one."""
-        (rollouts, *_) = self.store.manifest(evaluation).parents["rollouts"]
-        named = self.store.manifest(Ref.parse(rollouts)).parents.get("policy", [])
-        return Ref.parse(named[0]) if named else None
+        rollouts = self.store.manifest(evaluation).parent("rollouts")
+        return self.store.manifest(rollouts).parent("policy") if rollouts else None
 
     def _held(self, parents: Mapping[str, Sequence[str]]) -> Tables:
         return {f"held_{name}": [Ref.parse(text) for text in parents[name]] for name in ("rollouts", "scores")}
 
     def _figures(self, index: int) -> Figures:
         tokens = sum(sampled_tokens("rollout", self._summary(ref)) for ref in self._of(index, "rollout"))
-        update = self.calls.get(("update", index, "train"))
+        update = self._updates.get(index)
         return Figures(tokens, {}, 0 if update is None else self._summary(update).get("updates", 0))
 
     def _summary(self, ref: Ref) -> Summary:

@@ -1,16 +1,15 @@
 """Whole runs, comparisons of them, and their room on the disk; each call has one that says what it would do."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.agreement.asked import AT, AgreeAsked, agree_asked
-from gradus.flows.agreement.bisect_asked import BisectAsked, bisect_asked
+from gradus.flows.agreement.asked import AT, AgreeAsked, BisectAsked, agree_asked, bisect_asked
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
-from gradus.flows.library.calling import call, computing, run_flow, taking, working
+from gradus.flows.library.calling import call, run_flow, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
 from gradus.flows.loop.comparing.asked import Asked
@@ -129,12 +128,10 @@ def bisect(asked: BisectAsked) -> "Bisected":
     `auditor` is a reward, or a .jsonl of labels, to which the rows are added that are to be labelled next: fill in
     `correct` and call again.
     """
-    with computing() as ready:
-        from gradus.flows.agreement.bisecting import bisect, bisect_ready
+    from gradus.flows.agreement.ready import bisect_ready
 
-        bisect_ready(Home.from_environment(), asked)
-        ready()
-        return cast("Callable[..., Bisected]", bisect)(**vars(asked))
+    bisect_ready(Home.from_environment(), asked)
+    return run_flow("agreement.flow:bisect", **vars(asked))
 
 
 def foreseen(plan: Rerun) -> Forecast:

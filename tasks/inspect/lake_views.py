@@ -26,13 +26,13 @@ from gradus.tasks.runs.lineage import USED, Lineage
 Say = Callable[[str], None]
 
 BATCH_ROWS = 1 << 12
-"""Rows that are decoded together."""
 TOGETHER = 64
 """Shards that are opened together."""
 _JUDGED = "rollouts_artifact"
 _USED_IN = "_round"
 """The round in which a run used a rollouts artifact: the file's own is 0 for evaluations, which any round may reuse."""
 _ADDED = ("artifact", _JUDGED, _USED_IN)
+_UPDATES = UPDATES.arrow.append(pa.field("checkpoint", pa.string()))
 
 
 class _Frugal(ds.FileSystemDataset):  # pyright: ignore[reportUntypedBaseClass] - pyarrow ships no types
@@ -81,7 +81,7 @@ def tables(store: Store, lake: Lineage, say: Say) -> dict[str, Relation]:
     """Every table of the lake; `say` hears which artifacts are left out of it."""
     return {
         **{name: _relation(store, lake, name, partial(lake.artifacts, name), say) for name in TABLES},
-        "updates": Relation(_updates_schema(), partial(_updates, store, lake)),
+        "updates": Relation(_UPDATES, partial(_updates, store, lake)),
     }
 
 
@@ -105,10 +105,6 @@ def _relation(store: Store, lake: Lineage, name: str, refs: Callable[[], Sequenc
     return Relation(_known(name), read, projections.get(name, "*"))
 
 
-def _updates_schema() -> pa.Schema:
-    return UPDATES.arrow.append(pa.field("checkpoint", pa.string()))
-
-
 def _updates(store: Store, lake: Lineage) -> ds.Dataset:
     """Return a query of the rows of updates, each with the digest of the checkpoint that it ended in."""
     shards = [
@@ -116,7 +112,7 @@ def _updates(store: Store, lake: Lineage) -> ds.Dataset:
         for ref in lake.artifacts(CHECKPOINTS)
         for path in _verified(store, lake, ref, [each for each in lake.files(ref) if each.name == ROWS_FILE])
     ]
-    return _Frugal.of(_updates_schema(), shards)
+    return _Frugal.of(_UPDATES, shards)
 
 
 def views(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]]:
@@ -158,10 +154,7 @@ def _verified(store: Store, lake: Lineage, ref: Ref, files: Sequence[FileEntry])
 
 
 def _fitting(store: Store, lake: Lineage, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
-    """The verified shards of the artifacts whose types are those of their table; the others are named.
-
-    They are older than the check at the door, or made by hand.
-    """
+    """The verified shards of artifacts with their table's types; others, old or made by hand, are named."""
     found: dict[Ref, list[tuple[Path, pa.Schema]]] = {}
     known: dict[int, str] = {}  # most shards have the same schema, which is then one object
     for ref in refs:
@@ -187,10 +180,7 @@ def _rows(
     more: str = "",
     values: Mapping[str, str] | Mapping[str, int] | None = None,
 ) -> ds.Dataset:
-    """The verified shards of the artifacts, each with its digest, and a value of `more`, as constant columns.
-
-    Columns that an older file lacks are null; those that are not ours come after the known ones.
-    """
+    """The shards of artifacts with their digest, and a value of `more`, as columns; what a file lacks is null."""
     schemas, shards = {0: _known(name)}, list[tuple[Path, ds.Expression]]()
     for ref, own in found.items():
         source = ds.field("artifact") == ref.digest
@@ -214,22 +204,21 @@ def _merged(schemas: Sequence[pa.Schema]) -> pa.Schema:
 
 def _field(name: str, same: Sequence[pa.Field]) -> pa.Field | None:
     try:
-        alone = [pa.schema([field]) for field in same]
-        return pa.unify_schemas(alone, promote_options="permissive").field(0)
+        return pa.unify_schemas([pa.schema([field]) for field in same], promote_options="permissive").field(0)
     except pa.ArrowTypeError:
-        nested = any(pa.types.is_nested(field.type) for field in same)
-        return None if nested else pa.field(name, pa.string())
+        return None if any(pa.types.is_nested(field.type) for field in same) else pa.field(name, pa.string())
 
 
 def _samples(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRelation:
     rollouts, problems = relations["_rollouts"], relations["_problems"]
-    own = {name: f"_rollouts.{name}::varchar" for name in ("question", "answer", "domain") if name in rollouts.columns}
-    asked = "coalesce(_problems.question, _problems.messages[-1].content"
-    question = ", ".join([asked, *([own["question"]] if "question" in own else [])])
+    own = {
+        name: f"_rollouts.{name}::varchar" if name in rollouts.columns else "null"
+        for name in ("question", "answer", "domain")
+    }
     columns = f"""
-        _used.run, _used.round, _used.purpose, _rollouts.problem_id, {question}) as question,
-        {_first("_problems.domain", own.get("domain"))} as domain,
-        {_first("_problems.answer", own.get("answer"))} as answer,
+        _used.run, _used.round, _used.purpose, _rollouts.problem_id,
+        coalesce(_problems.question, _problems.messages[-1].content, {own["question"]}) as question,
+        coalesce(_problems.domain, {own["domain"]}) as domain, coalesce(_problems.answer, {own["answer"]}) as answer,
         _rollouts.group_id, _rollouts.sample, coalesce(_rollouts.hint_level, 0) as hint_level, _rollouts.completion,
         len(_rollouts.completion_tokens) as completion_tokens, _rollouts.finish_reason,
         _scores.reward, _scores.correct, _scores.outcome, _scores.components as parts, _scores.extracted,
@@ -256,10 +245,7 @@ def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRe
     asked = (
         relations["_used"]
         .join(relations["_rollouts"], "_rollouts.artifact = _used.rollouts")
-        .join(
-            relations["_scores"],
-            "_scores.artifact = _used.scores and _scores.rollout_id = _rollouts.rollout_id",
-        )
+        .join(relations["_scores"], "_scores.artifact = _used.scores and _scores.rollout_id = _rollouts.rollout_id")
         .filter(f"""
             _used.run is not null and _scores.correct is not null and _rollouts.use is null
             and _used.purpose <> 'profile' and _used.purpose not like 'eval%'
@@ -272,19 +258,14 @@ def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRe
             len(_rollouts.prompt_tokens) as prompt, len(_rollouts.completion_tokens) as completion
         """)
     )
-    by_problem = "run, round, problem_id"
-    cells = asked.aggregate(
-        f"{by_problem}, helped, hint_level, count(*) as n, sum(correct) as k, sum(prompt) as prompt, "
-        "sum(completion) as completion",
-        f"{by_problem}, helped, hint_level",
-    ).set_alias("cells")
-    bare = cells.filter("not helped").project(f"{by_problem}, n as bare_n, k as bare_k, prompt / n as bare_prompt")
-    same_round = " and ".join(f"cells.{name} = bare.{name}" for name in ("run", "round", "problem_id"))
-    both = cells.join(bare.set_alias("bare"), same_round, how="left").project("cells.*, bare_n, bare_k, bare_prompt")
-    rescues = both.filter("helped and k > 0 and bare_k = 0")
-    first = rescues.aggregate("run, problem_id, min(round) as first", "run, problem_id").set_alias("rescues")
-    same_problem = "cells.run = rescues.run and cells.problem_id = rescues.problem_id"
-    every = both.set_alias("cells").join(first, same_problem, how="left").project("cells.*, first")
+    level = "run, round, problem_id, helped, hint_level"
+    sums = "count(*) as n, sum(correct) as k, sum(prompt) as prompt, sum(completion) as completion"
+    bare = "filter (not helped) over (partition by run, round, problem_id)"  # without help there is one level
+    both = asked.aggregate(f"{level}, {sums}", level).project(
+        f"*, max(n) {bare} as bare_n, max(k) {bare} as bare_k, max(prompt / n) {bare} as bare_prompt"
+    )
+    rescued = "helped and k > 0 and bare_k = 0"
+    every = both.project(f"*, min(round) filter ({rescued}) over (partition by run, problem_id) as first")
     paired = "filter (helped and bare_n is not null)"
     since = "filter (not helped and first < round)"
     return every.aggregate(
@@ -292,13 +273,9 @@ def _help(relations: Mapping[str, duckdb.DuckDBPyRelation]) -> duckdb.DuckDBPyRe
         run, round, helped, hint_level, count(*) as problems, sum(n)::bigint as rollouts, sum(k) / sum(n) as accuracy,
         sum(n) {paired}::bigint as paired_rollouts, sum(k) {paired} / sum(n) {paired} as paired_accuracy,
         sum(bare_k) filter (helped) / sum(bare_n) filter (helped) as bare_accuracy,
-        count(*) filter (helped and k > 0 and bare_k = 0) as rescued,
+        count(*) filter ({rescued}) as rescued,
         sum(prompt - n * bare_prompt) filter (helped)::bigint as tokens_of_help, sum(completion)::bigint as tokens,
         sum(n) {since}::bigint as once_rescued, sum(k) {since} / sum(n) {since} as once_rescued_accuracy
         """,
         "run, round, helped, hint_level",
     )
-
-
-def _first(*expressions: str | None) -> str:
-    return f"coalesce({', '.join(e for e in expressions if e)})"

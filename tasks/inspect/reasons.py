@@ -138,11 +138,9 @@ _MISSING = object()
 def differences(new: Identity, old: Identity) -> list[str]:
     """Return what differs in settings, files, versions and seed, a phrase each; inputs are left out."""
     ours, theirs = _flat(_settings(new)), _flat(_settings(old))
-    found = [
-        _phrase(path, ours.get(path, _MISSING), theirs.get(path, _MISSING), new)
-        for path in sorted(ours.keys() | theirs.keys())
-        if ours.get(path, _MISSING) != theirs.get(path, _MISSING)
-    ]
+    paths = sorted(ours.keys() | theirs.keys())
+    both = ((path, ours.get(path, _MISSING), theirs.get(path, _MISSING)) for path in paths)
+    found = (_phrase(path, now, before, new) for path, now, before in both if now != before)
     return list(dict.fromkeys(filter(None, found)))
 
 
@@ -207,16 +205,12 @@ def _of_setting(name: str, new: object, old: object, settings: JsonObject) -> st
         where = _at(settings, above)
         named = where.get("name") or where.get("source") or "of the source"
         return f"the content of the file {named} changed"
-    if len(above) > 1 and above[-1] in FILLED_IN:
-        return _of_module(above[-1], last, new, old)
-    return _plain(name, new, old)
-
-
-def _of_module(kind: str, name: str, new: object, old: object) -> str:
-    if kind == "libraries":
-        return _plain(f"the library {name} of a reward", new, old)
+    if len(above) < 2 or above[-1] not in FILLED_IN:
+        return _plain(name, new, old)
+    if above[-1] == "libraries":
+        return _plain(f"the library {last} of a reward", new, old)
     how = "is new" if old is _MISSING else "is no longer used" if new is _MISSING else "changed"
-    return f"the module {name} of a reward {how}"
+    return f"the module {last} of a reward {how}"
 
 
 def _at(body: Json, path: Sequence[str]) -> JsonObject:
@@ -229,15 +223,12 @@ def _at(body: Json, path: Sequence[str]) -> JsonObject:
 
 
 def _plain(name: str, new: object, old: object) -> str:
-    if new is _MISSING:
-        return f"{name} is not set, before {_shown(old)}"
-    if old is _MISSING:
-        return f"{name} = {_shown(new)}, before not set"
-    return f"{name} = {_shown(new)}, before {_shown(old)}"
+    now = "is not set" if new is _MISSING else f"= {_shown(new)}"
+    return f"{name} {now}, before {_shown(old)}"
 
 
 def _shown(value: object) -> str:
-    return '""' if value == "" else str(value)
+    return "not set" if value is _MISSING else '""' if value == "" else str(value)
 
 
 class ArtifactStory(TypedDict):

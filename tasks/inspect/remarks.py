@@ -151,7 +151,6 @@ def _refused_rows(purpose: str, summary: Summary) -> list[str]:
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.items())
     first = next(iter(summary.get("examples", ())), "")
     again = any("duplicate" in reason for reason in refused)
-    text = (
-        f"{what}: {num_refused} of {num_refused + summary.get('rows', 0)} rows are left out ({reasons}; first {first})"
-    )
-    return [f"{text}; ingest.duplicates=keep takes repeated questions" if again else text]
+    text = f"{what}: {num_refused} of {num_refused + summary.get('rows', 0)} rows are left out"
+    more = "; ingest.duplicates=keep takes repeated questions" if again else ""
+    return [f"{text} ({reasons}; first {first}){more}"]

@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import duckdb
@@ -29,12 +28,12 @@ from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Row as NamedRow
 from gradus.tasks.config.settings import Home, memory_bytes
-from gradus.tasks.inspect.lake_views import artifact, tables, views
+from gradus.tasks.inspect.lake_views import Say, artifact, tables, views
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
-from gradus.tasks.runs.records import Metrics, Report
+from gradus.tasks.runs.records import Report
 from gradus.tasks.runtime.calls import with_clock
 from gradus.tasks.stages.registry import installed
 
@@ -94,6 +93,7 @@ COLUMNS = {
 """The columns of `sampled`."""
 ALWAYS = ("samples", "updates", "rollouts", "updated")
 _UPDATED = pa.schema([("checkpoint", pa.string()), ("round", pa.int64())])
+"""The checkpoints that a run's updates ended in, each with its round."""
 
 _SAMPLED = """
 create table sampled as
@@ -122,14 +122,11 @@ _ALONE = re.compile(r"^\s*(select|with|insert|update|delete|create|drop|copy|att
 
 
 @contextlib.contextmanager
-def ask(
-    home: Home, sql: str, run: str | None, say: Callable[[str], None], on_damage: OnDamage = refuse
-) -> Generator[Answer]:
+def ask(home: Home, sql: str, run: str | None, say: Say, on_damage: OnDamage = refuse) -> Generator[Answer]:
     """Return the answer to a query over the lake, or over the artifacts that one run made or read.
 
-    `say` gets a sentence for each artifact that is left out because its columns have other types than its table's.
-    What the query reads and is damaged, or missing although the journal of a run has it, is damage. A query may name
-    an artifact as a table.
+    A query may name an artifact as a table. What it reads and is damaged, or missing although a run's journal has it,
+    is damage. `say` gets a sentence for each artifact that is left out because its types are not its table's.
     """
     store = Store(home.lake)
     folders = run_folders(home.runs) if run is None else [run_folder(home.runs, run)]
@@ -144,13 +141,8 @@ def ask(
         yield answer
 
 
-def relations_of(
-    store: Store, lineage: Lineage, say: Callable[[str], None]
-) -> tuple[dict[str, Relation], dict[str, View]]:
-    """Return what a query may name: the tables of the lake with runs, stages and metrics; and the views above them.
-
-    `say` gets a sentence for each artifact that is left out.
-    """
+def relations_of(store: Store, lineage: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]]:
+    """Return the tables that a query may name, and the views above; `say` hears of each artifact left out."""
     remarks, runs = dict[str, None](), list(lineage.runs)
 
     def remark(text: str) -> None:  # once, however many views an artifact is left out of
@@ -161,15 +153,18 @@ def relations_of(
     installed()  # their tables are the lake's
     hidden, above = views(store, lineage, remark)
     ours = {
-        "runs": Relation(RUNS, partial(_table, partial(map, _run, runs), RUNS)),
-        "stages": Relation(STAGES, partial(_table, partial(_stages, store, runs), STAGES)),
-        "metrics": Relation(METRIC_ROWS, partial(_table, partial(_metrics, store, lineage), METRIC_ROWS)),
+        "runs": _computed(RUNS, lambda: map(_run, runs)),
+        "stages": _computed(STAGES, lambda: _stages(store, runs)),
+        "metrics": _computed(METRIC_ROWS, lambda: _metrics(store, lineage)),
     }
     return {**ours, **tables(store, lineage, remark), **hidden}, above
 
 
-def _table(rows: Callable[[], Iterable[NamedRow]], schema: pa.Schema) -> pa.Table:
-    return pa.Table.from_pylist(list(rows()), schema=schema)
+def _computed(schema: pa.Schema, rows: Callable[[], Iterable[NamedRow]]) -> Relation:
+    def read() -> pa.Table:
+        return pa.Table.from_pylist(list(rows()), schema=schema)
+
+    return Relation(schema, read)
 
 
 def _run(run: Run) -> NamedRow:
@@ -196,10 +191,10 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[NamedRow]:
             report = report_of(store, lineage, ref)
             if end is not None:
                 report = with_clock(report, end.get("clock", {}), end.get("step_clock", []))
-            label = {"round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
-            for step, metrics in _reported(report):
+            label = {"run": run.name, "round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
+            for step, metrics in (*enumerate(report.get("steps", ())), (None, report.get("metrics", {}))):
                 for name, value in metrics.items():
-                    yield {"run": run.name, **label, "step": step, "name": name, "value": value, "artifact": ref.digest}
+                    yield {**label, "step": step, "name": name, "value": value, "artifact": ref.digest}
 
 
 def report_of(store: Store, lineage: Lineage, ref: Ref) -> Report:
@@ -210,12 +205,6 @@ def report_of(store: Store, lineage: Lineage, ref: Ref) -> Report:
     except CorruptArtifactError as damage:
         lineage.damaged(ref, damage)
         return {}
-
-
-def _reported(report: Report) -> Iterator[tuple[int | None, Metrics]]:
-    """The metrics that an artifact's report has: of every step, and of the whole."""
-    yield from enumerate(report.get("steps", ()))
-    yield None, report.get("metrics", {})
 
 
 def _time(seconds: float | None) -> datetime | None:
@@ -248,10 +237,6 @@ class RunRows:
         """Return the first row of a query that has one."""
         return self.ask(sql, values)[0]
 
-    def report(self, ref: Ref) -> Report:
-        """Return what a stage reported beside an artifact of the run."""
-        return report_of(self.store, self.lineage, ref)
-
     def matching(self, condition: str) -> str:
         """Return SQL for the rows of `sampled` that meet a user's condition, in brackets.
 
@@ -281,29 +266,23 @@ class RunRows:
 
 @contextlib.contextmanager
 def open_run(
-    home: Home, run: str, say: Callable[[str], None], more: Sequence[str] = (), on_damage: OnDamage = refuse
+    home: Home, run: str, say: Say, more: Sequence[str] = (), on_damage: OnDamage = refuse
 ) -> Generator[RunRows]:
     """Return the rows of a run, with `sampled` made; `more` names the other tables that will be asked for.
 
-    Raise UsageError if there is no such run. A file that is not what its manifest says is damage, and an artifact that
-    the run has and is missing. `say` gets a sentence for each artifact that is left out because of its types.
+    Raise UsageError if there is no such run. A file that is not what its manifest says, or is missing, is damage. `say`
+    gets a sentence for each artifact that is left out because of its types.
     """
-    folder = run_folder(home.runs, run)
-    store, chosen = Store(home.lake), Run(folder, on_damage)
+    store, chosen = Store(home.lake), Run(run_folder(home.runs, run), on_damage)
     lineage = Lineage(store, [chosen], whole_lake=False, on_damage=on_damage)
     relations, views = relations_of(store, lineage, say)
-    relations["updated"] = Relation.of(_checkpoints(lineage, chosen))
+    ended = [
+        {"checkpoint": Ref.parse(row["output"]).digest, "round": row["round"]}
+        for row in lineage.current(chosen)
+        if row["stage"] == "update" and row["output"].startswith(f"{CHECKPOINTS}/")
+    ]
+    relations["updated"] = Relation.of(pa.Table.from_pylist(ended, schema=_UPDATED))
     named, memory = " ".join((*ALWAYS, *more)), MemoryLimit(memory_bytes(), home.spill)
     with lineage.keeping(), locked(relations, views, named, memory) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
         yield RunRows(store, lineage, chosen, connection)
-
-
-def _checkpoints(lineage: Lineage, run: Run) -> pa.Table:
-    """The checkpoints that the run's updates ended in, each with its round."""
-    rows = [
-        {"checkpoint": Ref.parse(row["output"]).digest, "round": row["round"]}
-        for row in lineage.current(run)
-        if row["stage"] == "update" and row["output"].startswith(f"{CHECKPOINTS}/")
-    ]
-    return pa.Table.from_pylist(rows, schema=_UPDATED)

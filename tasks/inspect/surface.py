@@ -152,7 +152,6 @@ def picture(known: Known, sampler: int, against: int | None) -> Picture:
     rates = {f"{share:g}": known.chances(sampler, share) for share in shares}
     other = None if against is None else known.chances(against, 0.0).rate
     difficulty, rate, reached = known.surface.difficulty, bare.rate, 1 - bare.none_right(MANY)
-    hinted = {share: each.rate for share, each in rates.items()}
     order = np.argsort(difficulty, kind="stable")
     groups: list[Alike] = [
         {
@@ -161,7 +160,7 @@ def picture(known: Known, sampler: int, against: int | None) -> Picture:
             "high": float(difficulty[at[-1]]),
             "rate": float(rate[at].mean()),
             "pass_at_64": float(reached[at].mean()),
-            "hinted": {share: float(each[at].mean()) for share, each in hinted.items()},
+            "hinted": {share: float(each.rate[at].mean()) for share, each in rates.items()},
             "against": None if other is None else float(other[at].mean()),
         }
         for at in np.array_split(order, GROUPS)
@@ -213,8 +212,7 @@ def write_surface(known: Known, path: Path) -> int:
 def write_tracker(known: Known, sampler: int, path: Path) -> int:
     """Write what the tracker `surface` begins with to a .parquet file; return the number of problems.
 
-    Predictions are for a sampler, which is policy 0 of the entries; the others are -1, -2 ..., those with most rollouts
-    first.
+    Predictions are for a sampler, policy 0; the others are -1, -2 ..., those with most rollouts first.
     """
     others = sorted(set(range(len(known.samplers))) - {sampler}, key=lambda at: -known.samplers[at].n)
     numbers = np.zeros(len(known.samplers), dtype=np.int64)
@@ -330,10 +328,7 @@ def planned(known: Known, problems: pa.Table, hints: pa.Table, sampler: int, wan
 
 
 def _helps(ids: Column, hints: pa.Table) -> tuple[Ints, Floats]:
-    """Return row of the hint and share shown by each help that a problem can have (P, 1 + H): -1 and 0 for none.
-
-    The share is NaN where a problem has fewer hints than another one.
-    """
+    """Return hint row and share by problem and help (P, 1 + H): -1 and 0 for none, NaN where there is no such."""
     at = positions(hints.column("problem_id"), ids)
     rows = np.flatnonzero(at >= 0)[np.argsort(at[at >= 0], kind="stable")]
     problem = at[rows]
@@ -389,7 +384,6 @@ def _sums(chosen: pa.Table) -> Sums:
 
 
 def _parts(chosen: pa.Table) -> list[Part]:
-    """Return the sums of the groups of each size, those without a hint first."""
     share, n = floats(chosen.column("share")), ints(chosen.column("n"))
     found: list[Part] = []
     for hinted, size in product((False, True), np.unique(n)):

@@ -43,16 +43,13 @@ class Tokenizers:
         if policy is None or (ref := Ref.found(CHECKPOINTS, policy)) is None:
             return None
         if policy not in self._loaded:
-            self._loaded[policy] = self._load(ref)
+            path = None
+            try:
+                path = self.store.file(ref, TOKENIZER) if self.store.whole(ref) else None
+            except CorruptArtifactError as damage:
+                self.on_damage(damage)
+            self._loaded[policy] = tokenizer_of(path) if path else None
         return self._loaded[policy]
-
-    def _load(self, ref: Ref) -> Tokenizer | None:
-        try:
-            path = self.store.file(ref, TOKENIZER) if self.store.whole(ref) else None
-        except CorruptArtifactError as damage:
-            self.on_damage(damage)
-            return None
-        return tokenizer_of(path) if path else None
 
 
 def tokenizer_of(folder: Path) -> Tokenizer:
@@ -84,7 +81,8 @@ def split(
     found: list[Piece] = []
     behind, begun, length = 0, 0, 0
     for end, logprob in enumerate(logprobs, start=1):
-        head, whole = (_text(tokenizer, part) for part in (tokens[behind:begun], tokens[behind:end]))
+        parts = tokens[behind:begun], tokens[behind:end]
+        head, whole = (tokenizer.decode(list(part), skip_special_tokens=True) for part in parts)
         if len(whole) > len(head) and not whole.endswith(_UNFINISHED):
             piece = whole[len(head) :][: len(text) - length]
             found.append((piece, logprob))
@@ -96,10 +94,6 @@ def split(
 def doubt(logprob: float) -> int:
     """Return how many of LEAST the probability of a token is below."""
     return sum(math.exp(min(logprob, 0.0)) < least for least in LEAST)
-
-
-def _text(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
-    return tokenizer.decode(list(tokens), skip_special_tokens=True)
 
 
 def word_diff(left: str, right: str) -> tuple[list[Part], list[Part]]:
@@ -114,13 +108,8 @@ def word_diff(left: str, right: str) -> tuple[list[Part], list[Part]]:
     compared = [each[:MAX_WORDS] for each in words]
     sides: tuple[list[Part], list[Part]] = ([], [])
     for kind, a, b, c, d in SequenceMatcher(None, compared[0], compared[1]).get_opcodes():
-        _add(sides[0], compared[0][a:b], differs=kind != "equal")
-        _add(sides[1], compared[1][c:d], differs=kind != "equal")
+        for side, part in zip(sides, (compared[0][a:b], compared[1][c:d]), strict=True):
+            side.append(("".join(part), kind != "equal"))
     for side, each in zip(sides, words, strict=True):
-        _add(side, each[MAX_WORDS:], differs=False)
+        side[:] = [part for part in (*side, ("".join(each[MAX_WORDS:]), False)) if part[0]]
     return sides
-
-
-def _add(side: list[Part], words: Sequence[str], *, differs: bool) -> None:
-    if words:
-        side.append(("".join(words), differs))

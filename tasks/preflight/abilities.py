@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from gradus.components.chosen import ShapeConfig
 from gradus.components.registry import components
@@ -99,12 +99,11 @@ def positions(folder: Path) -> int | None:
     if not path.is_file():
         return None
     try:
-        body = read_object(path)
+        config: Any = read_object(path)
     except FileError as error:
         raise BadInputError(str(error), hint=WHOLE) from None
-    config: Mapping[str, Any] = body
-    limit = cast("Any", config.get("text_config") or config)
-    found = limit.get("max_position_embeddings") if isinstance(limit, dict) else None
+    config = config.get("text_config") or config
+    found = config.get("max_position_embeddings") if isinstance(config, dict) else None
     return found if isinstance(found, int) else None
 
 
@@ -150,8 +149,7 @@ def check_shapes(shapes: Sequence[ShapeConfig]) -> None:
                 f"the shape {shape.label} goes by a column of its own rows, and {column!r} is of another use",
                 hint='let a shape before it make a reward of that, as graded and verified do: column = "reward"',
             )
-        named = (split_need(need)[1] for need in shape.needs or ())
-        plain = [name for name in named if not is_carried(name)]
+        plain = [name for need in shape.needs or () if not is_carried(name := split_need(need)[1])]
         refuse_needs(shape, plain, BatchRows.known, _CARRIED)
 
 
@@ -204,7 +202,13 @@ def check_lora(config: UpdateConfig) -> None:
     _require("peft", "update.lora", "pip install 'gradus[lora]'")
     if config.lora.quantize == "nf4":
         _require("bitsandbytes", "update.lora.quantize = nf4", "pip install bitsandbytes, or set it to none")
-        _require_gpu(config)
+        import torch  # noqa: PLC0415 - seconds, for those alone who ask for it
+
+        if config.device == "cpu" or not torch.cuda.is_available():
+            where = "update.device is cpu" if config.device == "cpu" else "PyTorch sees none here"
+            raise UsageError(
+                f"update.lora.quantize = nf4 computes on a GPU, and {where}", hint="set update.lora.quantize=none"
+            )
 
 
 def _require(package: str, setting: str, hint: str) -> None:
@@ -212,21 +216,8 @@ def _require(package: str, setting: str, hint: str) -> None:
         raise UsageError(f"{setting} needs the package {package}, which is not installed", hint=hint)
 
 
-def _require_gpu(config: UpdateConfig) -> None:
-    import torch  # noqa: PLC0415 - seconds, for those alone who ask for it
-
-    if config.device == "cpu" or not torch.cuda.is_available():
-        where = "update.device is cpu" if config.device == "cpu" else "PyTorch sees none here"
-        raise UsageError(
-            f"update.lora.quantize = nf4 computes on a GPU, and {where}", hint="set update.lora.quantize=none"
-        )
-
-
 def check_launch(config: UpdateConfig) -> None:
-    """Raise UsageError if several processes cannot do the update, or if it asks for more GPUs than there are.
-
-    GPUs of other hosts are counted there.
-    """
+    """Raise UsageError if several processes cannot do the update, or for more GPUs than this host has."""
     launch = config.launch
     if launch.num_ranks == 1:
         return

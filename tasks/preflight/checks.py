@@ -69,9 +69,8 @@ def file_of(text: str, table: str) -> Path:
     """Return the file of rows that a text names; UsageError if there is none."""
     path = bundled(text) or Path(text)
     if not path.is_file():
-        raise UsageError(
-            f"{shortened(text)} is neither a file nor an artifact", hint=f"give a JSONL or Parquet file of {table}"
-        )
+        hint = f"give a JSONL or Parquet file of {table}"
+        raise UsageError(f"{shortened(text)} is neither a file nor an artifact", hint=hint)
     return path
 
 
@@ -85,10 +84,7 @@ def policy_folder(lake: Path, text: str) -> Path:
 
 
 def artifact_in(folder: Path, table: str) -> Ref:
-    """Return the artifact that a folder from elsewhere holds, by its manifest alone.
-
-    Raise UsageError if it is none of the table, CorruptArtifactError or BadInputError for a manifest that is not one.
-    """
+    """Return the artifact that a folder holds, by its manifest; UsageError if that is of another table."""
     regular_file(folder, FILE_NAME)
     ref = read_manifest(folder, ASK_AGAIN).ref
     if ref.table != table:
@@ -161,7 +157,7 @@ def check_no_input(out: str, inputs: Iterable[str | None]) -> None:
 
 
 def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".parquet", ".csv")) -> None:
-    """Raise UsageError for a path that no table of some kinds can be written to."""
+    """Raise UsageError for a path that no file of some kinds can be written to."""
     if path.suffix not in kinds:
         ends = f"{option} {shortened(str(path))} ends in {path.suffix or 'nothing'}"
         raise UsageError(ends, hint=f"give {' or '.join(kinds)}")
@@ -170,10 +166,7 @@ def check_table(path: Path, option: str = "--out", kinds: Sequence[str] = (".par
 
 
 def manifest_of_copy(folder: Path) -> Manifest | None:
-    """Return the manifest of an artifact that was copied to a folder; None if there is none.
-
-    Raise CorruptArtifactError or BadInputError for a manifest that is not one.
-    """
+    """Return the manifest of an artifact copied to a folder, None without one; an error for a broken one."""
     try:
         regular_file(folder, FILE_NAME)
     except (FileNotFoundError, NotADirectoryError):
@@ -218,16 +211,14 @@ def check_name(name: str, what: str) -> None:
 
 def name_problem(name: str) -> str:
     """Return the reason that a run cannot have this name, which is that of its folder; empty if it can."""
-    if not name.strip():
-        return "is empty"
-    if len(name.encode(errors="replace")) > _NAME_BYTES:
-        return f"is longer than {_NAME_BYTES} bytes"
-    if any(unicodedata.category(char).startswith("C") for char in name):
-        return "holds control characters"
-    if set(name) & {"/", "\\"}:
-        return "holds a slash"
-    odd = name[0] in ".-" or name != name.strip()
-    return "begins with a dot, a dash or a space, or ends with a space" if odd else ""
+    faults = {
+        "is empty": not name.strip(),
+        f"is longer than {_NAME_BYTES} bytes": len(name.encode(errors="replace")) > _NAME_BYTES,
+        "holds control characters": any(unicodedata.category(char).startswith("C") for char in name),
+        "holds a slash": not {"/", "\\"}.isdisjoint(name),
+        "begins with a dot, a dash or a space, or ends with a space": name[:1] in (".", "-") or name != name.strip(),
+    }
+    return next((fault for fault, is_there in faults.items() if is_there), "")
 
 
 def bundled(text: str) -> Path | None:
@@ -278,10 +269,7 @@ _MEASURED = (("problem_id",), ("rollout_id",), ("trace_id",))
 
 
 def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
-    """Refuse a column that candidates, or the rows of a round, do not have.
-
-    `tracked` are the columns of trackers that there are, each with its key columns.
-    """
+    """Refuse a column that candidates, or a round's rows, lack; `tracked` are those of trackers with keys."""
     from gradus.data.curation.candidates import MADE, Candidates, no_candidates  # noqa: PLC0415 - loads Arrow's functions
     from gradus.data.curation.round import RoundRows  # noqa: PLC0415
     from gradus.data.curation.traces import TraceRows  # noqa: PLC0415

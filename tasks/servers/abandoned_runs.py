@@ -1,9 +1,5 @@
 """Runs that a killed process leaves in Prefect's state Running for ever.
 
-    left = left_behind(home.runs)           # before a run of one's own begins
-    close_abandoned(left)
-    close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
-
 The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
 (gradus.tasks.tracking.reporter); its keeper ends the server when it is idle (gradus.tasks.servers.keeper).
 """
@@ -11,7 +7,6 @@ The next start closes all of it. MLflow's part is closed by the reporter, which 
 import contextlib
 import os
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
@@ -30,33 +25,25 @@ from gradus.tasks.runs.journal import read_events
 _FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 
 
-@dataclass(frozen=True)
-class Left:
-    """A run without a living process, and the Prefect ids of its launches."""
-
-    run: str
-    flow_runs: tuple[str, ...]
-
-
-def left_behind(runs: Path) -> list[Left]:
-    """Return the runs whose process died while it held them; runs that cannot be read are skipped."""
-    found: list[Left] = []
+def left_behind(runs: Path) -> list[str]:
+    """Return Prefect's ids of the launches of runs whose process died holding them; unreadable ones are skipped."""
+    found: list[str] = []
     for folder in runs.glob("*"):
         with contextlib.suppress(CorruptArtifactError, OSError):
             if left_by_the_dead(folder):
-                left = Left(folder.name, _unfinished(folder))
+                launches = _unfinished(folder)
                 if left_by_the_dead(folder):  # checked again: no process took it while its journal was read
-                    found.append(left)
+                    found += launches
     return found
 
 
-def close_abandoned(left: Sequence[Left]) -> None:
-    """End the flow runs of dead processes in Prefect."""
+def close_abandoned(left: Sequence[str]) -> None:
+    """End flow runs of dead processes in Prefect, by their ids."""
     if not left:
         return
     why = f"the process was killed; {AGAIN}"
     with get_client(sync_client=True) as client:
-        for flow_run_id in (each for run in left for each in run.flow_runs):
+        for flow_run_id in left:
             with contextlib.suppress(ObjectNotFound):
                 flow_run = client.read_flow_run(UUID(flow_run_id))
                 _end(client, flow_run, why)
@@ -88,11 +75,11 @@ def _end(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> None:
         client.set_flow_run_state(flow_run.id, ended, force=True)
 
 
-def _unfinished(folder: Path) -> tuple[str, ...]:
+def _unfinished(folder: Path) -> list[str]:
     """Return the Prefect ids of launches without a recorded end."""
     started = [e.get("prefect_flow_run_id", "") for e in read_events(folder) if e["event"] == "run_started"]
     ended = sum(event["event"] == "run_finished" for event in read_events(folder))
-    return tuple(filter(None, started)) if len(started) > ended else ()
+    return [*filter(None, started)] if len(started) > ended else []
 
 
 def _worked_on() -> set[str]:

@@ -92,11 +92,9 @@ class Connection:
         return self._failure("ended and did not start again")
 
     def _failure(self, what: str) -> StageError:
-        server = self._found.server
-        words = last_words(_log(server), self._log_start)[:300] or "no answer"
-        return StageError(
-            f"the {server['name']} server {what}: {words}", hint=f"see {_log(server)}, then call it again"
-        )
+        log, name = _log(self._found.server), self._found.server["name"]
+        words = last_words(log, self._log_start)[:300] or "no answer"
+        return StageError(f"the {name} server {what}: {words}", hint=f"see {log}, then call it again")
 
     def _watch(self) -> None:
         """Follow the keeper, and start another if it is killed."""
@@ -148,10 +146,12 @@ def connect(server: Server, environment: Environment, ports: Iterable[int] = ())
     home = Path(server["home"])
     with sole_starter(home):
         found = join(home, server["name"])
-        if found is not None and not _is_as_good(found.server, server):
+        if found is not None:
+            theirs = found.server
+            if theirs["database"] == server["database"] and (theirs["pages"] or not server["pages"]):
+                return Connection(found, environment)
             found.close()
-            found = None
-        return Connection(found or _start(server, environment, bound(ports)), environment)
+        return Connection(_start(server, environment, bound(ports)), environment)
 
 
 def join(home: Path, name: str, address: str = "") -> Found | None:
@@ -220,7 +220,6 @@ def _start(server: Server, environment: Environment, listener: socket.socket) ->
             "listener": listener.fileno(),
             "user": theirs.fileno(),
         }
-        env = child_environment(environment(server, found.address), {"NO_COLOR": "1", KEEPER: json.dumps(given)})
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "gradus.tasks.servers.keeper"],
             pass_fds=(control.fileno(), listener.fileno(), theirs.fileno()),
@@ -228,7 +227,7 @@ def _start(server: Server, environment: Environment, listener: socket.socket) ->
             stdout=log,
             stderr=log,
             cwd=server["folder"],
-            env=env,
+            env=child_environment(environment(server, found.address), {"NO_COLOR": "1", KEEPER: json.dumps(given)}),
             umask=FOR_OWNER,
             start_new_session=True,
         )
@@ -244,10 +243,6 @@ def _short(path: Path) -> Generator[str]:
         yield f"/proc/self/fd/{folder}/{path.name}" if sys.platform == "linux" else str(path)
     finally:
         os.close(folder)
-
-
-def _is_as_good(found: Server, wanted: Server) -> bool:
-    return found["database"] == wanted["database"] and (found["pages"] or not wanted["pages"])
 
 
 def _path(home: Path, name: str) -> Path:

@@ -1,9 +1,5 @@
 """The two servers of a home: Prefect's, which its commands use, and MLflow's, which `gradus ui` starts.
 
-    connection = connect(home)          # at once: early requests wait
-    import gradus.flows.stages          # seconds, while the server imports what it needs
-    connection.wait()
-
 What is sent to the address of a connection reaches the server of this home, or nobody (gradus.tasks.servers.keeper).
 """
 
@@ -27,7 +23,7 @@ from gradus.tasks.tracking.client import database, tracking_uri
 
 PAGES_PORT = 4200
 """The preferred port of a Prefect server with pages; if it is taken, one of the twenty from there."""
-PREFECT_APP, _MLFLOW_APP = "gradus.tasks.servers.prefect_app:create", "gradus.tasks.servers.mlflow_app:create"
+PREFECT_APP = "gradus.tasks.servers.prefect_app:create"
 _STOP_S = 10.0
 
 
@@ -42,8 +38,7 @@ class Addresses(NamedTuple):
 def start_servers(home: Path, prefect_port: int = PAGES_PORT, mlflow_port: int = 5000) -> Generator[Addresses]:
     """Start both servers and wait until they answer; they end with this block unless another command uses them.
 
-    Servers of this home that run already are used, Prefect's if it has pages, and so is one that MLFLOW_TRACKING_URI
-    names.
+    Servers of this home that run already are used (Prefect's if it has pages), and one that MLFLOW_TRACKING_URI names.
     """
     with contextlib.ExitStack() as running:
         used = [connect(home, pages=True, port=prefect_port, idle_s=0.0)]
@@ -59,10 +54,7 @@ def start_servers(home: Path, prefect_port: int = PAGES_PORT, mlflow_port: int =
 
 
 def connect(home: Path, *, pages: bool = False, port: int = PAGES_PORT, idle_s: float | None = None) -> Connection:
-    """Use Prefect's server of a home, or start it; with `pages` one that has pages and starts scheduled runs.
-
-    StageError if another account could know the secret.
-    """
+    """Use or start Prefect's server, with `pages` and scheduled runs; StageError if others could know the secret."""
     secret(home)
     server: Server = {
         "home": str(home.absolute()),
@@ -91,7 +83,7 @@ def start_mlflow(home: Path, port: int) -> Connection:
     server: Server = {
         "home": str(home.resolve()),
         "name": "MLflow",
-        "app": _MLFLOW_APP,
+        "app": "gradus.tasks.servers.mlflow_app:create",
         "database": _digest(f"{tracking_uri(home)} {folder}"),
         "pages": True,
         "idle_s": 0.0,
@@ -126,8 +118,7 @@ def prefect_database(home: Path) -> str:
 
 def server_environment() -> dict[str, str]:
     """Return the settings of mlflow/server.env; models are never unpickled, whatever stands there."""
-    path = package_file("mlflow", "server.env")
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = package_file("mlflow", "server.env").read_text(encoding="utf-8").splitlines()
     pairs = (line.split("=", 1) for line in lines if "=" in line and not line.lstrip().startswith("#"))
     return {**{key.strip(): value.strip() for key, value in pairs}, "MLFLOW_ALLOW_PICKLE_DESERIALIZATION": "false"}
 

@@ -41,7 +41,6 @@ class Server(TypedDict):
     app: str
     """Module and function that make its application."""
     folder: str
-    """Its working folder."""
     database: str
     """Its version and its database, which a command must share with it."""
     pages: bool

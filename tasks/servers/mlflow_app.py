@@ -1,7 +1,5 @@
 """MLflow's server behind the door of gradus.tasks.servers.door, which asks each request for the secret of the home.
 
-    uvicorn --factory gradus.tasks.servers.mlflow_app:create --port 5000    # `mlflow_server` sets the environment
-
 Of MLflow's routes it has those of experiments, runs, models, datasets and traces, and the pages. Left out, and not
 imported where MLflow keeps them apart: its assistant, which has a shell; its gateway, webhooks, scorers, jobs and MCP
 servers, which call out or start something. A route that a later MLflow adds is left out until it is named here.
@@ -68,7 +66,6 @@ def application() -> FastAPI:
 
 
 def _narrowed() -> Flask:
-    """Return MLflow's Flask application with the routes that are served."""
     app = Flask("mlflow.server", static_folder=None)
     for rule in whole.url_map.iter_rules():
         if _SERVED.fullmatch(rule.rule) and not rule.rule.endswith(_STARTS_SOMETHING):

@@ -31,10 +31,6 @@ _LOCK = ".tracking.lock"
 
 MOMENT_S = 0.3
 """Limit of the one connection by which a command finds out whether a tracker listens."""
-LOW_PRIORITY = 10
-"""Niceness of the reporter: importing MLflow takes seconds of a core that the command can use."""
-_PORTS = {"http": 80, "https": 443}
-
 TRACKER_ENVIRONMENT = {
     "MLFLOW_ENABLE_ASYNC_TRACE_LOGGING": "false",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
@@ -99,9 +95,7 @@ class Status:
             why = f" ({self.problem})" if self.problem else ""
             telling = f"`gradus sync {shlex.quote(self.run)}`"
             return f"MLflow has not been told {self.untold} events{why}; tell it with {telling}"
-        if self.refused:
-            return f"MLflow refused {self.refused} events of {self.run}: {self.reason}"
-        return ""
+        return f"MLflow refused {self.refused} events of {self.run}: {self.reason}" if self.refused else ""
 
 
 def status(folder: Path) -> Status:
@@ -160,23 +154,13 @@ def tracking_uri(home: Path) -> str:
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database(home)}"
 
 
-@dataclass(frozen=True)
-class Sidecar:
-    """The process that reports a run to MLflow."""
-
-    folder: Path
-    process: subprocess.Popen[bytes]
-
-
-def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> Sidecar:
+def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
     """Start the reporter in a session of its own: neither Ctrl-C nor the death of this process loses an event.
 
-    `login` are variables of MLflow's client that go before those of the environment. What the reporter prints goes to
-    `logs/tracking.log` of the run.
+    `login` are variables of MLflow's client that go before those of the environment.
     """
-    log_path = folder / "logs" / "tracking.log"
     command = [sys.executable, "-P", "-m", "gradus.tasks.tracking.reporter", str(folder), "--owner", str(os.getpid())]
-    with open_log(log_path) as log:
+    with open_log(folder / "logs" / "tracking.log") as log:
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -187,27 +171,28 @@ def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> Sidec
             start_new_session=True,
         )
     with contextlib.suppress(OSError):  # it has ended, or may not
-        os.setpriority(os.PRIO_PROCESS, process.pid, LOW_PRIORITY)
-    return Sidecar(folder, process)
+        # Importing MLflow takes seconds of a core that the command can use.
+        os.setpriority(os.PRIO_PROCESS, process.pid, 10)
+    return process
 
 
-def wait(sidecar: Sidecar, timeout_s: float) -> Status:
+def wait(sidecar: subprocess.Popen[bytes], folder: Path, timeout_s: float) -> Status:
     """Wait up to `timeout_s` for the reporter and return what is still unsent. The reporter keeps running."""
     try:
-        sidecar.process.wait(timeout_s)
+        sidecar.wait(timeout_s)
     except subprocess.TimeoutExpired:
         # The reporter sends the rest on its own; reaped here, it is not a zombie if it ends before this process.
-        threading.Thread(target=sidecar.process.wait, daemon=True).start()
-        return replace(status(sidecar.folder), telling=True)
-    return status(sidecar.folder)
+        threading.Thread(target=sidecar.wait, daemon=True).start()
+        return replace(status(folder), telling=True)
+    return status(folder)
 
 
-def parting_words(sidecar: Sidecar, home: Path) -> str:
+def parting_words(sidecar: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
     """Return the message at a command's end if the tracker does not answer, or refused something; else empty.
 
     The reporter continues without the command, so a tracker that is well is not waited for.
     """
-    found = wait(sidecar, timeout_s=0)
+    found = wait(sidecar, folder, timeout_s=0)
     if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):
         found = replace(found, problem="the tracker does not answer")
     return found.sentence
@@ -215,13 +200,13 @@ def parting_words(sidecar: Sidecar, home: Path) -> str:
 
 def _listens(uri: str) -> bool:
     """Return whether a tracker accepts connections; assumed for addresses of no server, or behind a proxy."""
-    parts = urlsplit(uri)
+    parts, ports = urlsplit(uri), {"http": 80, "https": 443}
     host = parts.hostname or ""
     proxied = getproxies().keys() & {parts.scheme, "all"} and not proxy_bypass(host)
-    if parts.scheme not in ("http", "https") or proxied:
+    if parts.scheme not in ports or proxied:
         return True
     try:
-        with socket.create_connection((host, parts.port or _PORTS[parts.scheme]), timeout=MOMENT_S):
+        with socket.create_connection((host, parts.port or ports[parts.scheme]), timeout=MOMENT_S):
             return True
     except OSError:
         return False

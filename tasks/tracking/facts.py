@@ -25,16 +25,13 @@ CHANGES_FILE = "recipe_diff.txt"
 _DETAIL = re.compile(r": |['\"`\[<\n]")
 
 REPORT_PAGE, SAMPLE_TABLE = "report.html", "samples.json"
-"""Files that the end of a training leaves in the folder of its run; the latter as `mlflow.log_table` writes it."""
 METHODS_TABLE, DIFFERENCES_TABLE = "comparison_methods.json", "comparison_differences.json"
 COMPARISON, COMPARISON_PICTURE, PLAN = "comparison.json", "comparison.png", "plan.json"
-"""Files that a comparison leaves in the folder of its run: two tables, all its figures, its picture, its plan."""
 LABORATORY, LABORATORY_TABLE, LABORATORY_PICTURE = "laboratory.json", "laboratory_methods.json", "laboratory.png"
-"""Files that a laboratory leaves there."""
 AGREEMENT = "agreement.json"
-"""File that an agreement leaves there."""
+"""Files that the ends of a training, a comparison, a laboratory and an agreement leave in the folder of the run."""
 _TABLES = (SAMPLE_TABLE, METHODS_TABLE, DIFFERENCES_TABLE, LABORATORY_TABLE)
-_FILES = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE, PLAN, LABORATORY, LABORATORY_PICTURE, AGREEMENT)
+FILES = (REPORT_PAGE, *_TABLES, COMPARISON, COMPARISON_PICTURE, PLAN, LABORATORY, LABORATORY_PICTURE, AGREEMENT)
 MAX_ROWS = 64
 
 
@@ -48,9 +45,8 @@ def opening(event: RunStarted) -> list[str]:
         return [f"{code(verb)} of {', '.join(markdown(name) for name in methods)}{by}."]
     if not isinstance(recipe, Mapping):
         return [f"{code(verb)}, one stage on its own{by}."]
-    facts = ", ".join(
-        f"{key} {markdown(str(recipe[key]))}" for key in ("seed", "rounds", "policy", "problems") if key in recipe
-    )
+    there = [key for key in ("seed", "rounds", "policy", "problems") if key in recipe]
+    facts = ", ".join(f"{key} {markdown(str(recipe[key]))}" for key in there)
     return [f"{code(verb)} of the recipe {markdown(str(recipe.get('name', '')))}: {facts}{by}.", _changed(event)]
 
 
@@ -83,7 +79,7 @@ def run_note(fold: Fold, ended: RunFinished | None) -> str:
 def reused_note(commands: int, at: datetime) -> str:
     """Return the line of commands that computed nothing, which leave the rest of a note as it is."""
     how_many = "One later command" if commands == 1 else f"{commands} later commands"
-    return _listed([f"{how_many} found everything computed, the last on {at:%Y-%m-%d %H:%M} UTC."])
+    return f"- {how_many} found everything computed, the last on {at:%Y-%m-%d %H:%M} UTC.\n"
 
 
 def links_note(experiment: str, trainings: Mapping[str, str]) -> str:
@@ -101,8 +97,7 @@ def _ended(fold: Fold, ended: RunFinished | None) -> str:
         return "It has not ended."
     done = ", ".join(f"{number} {word}" for word, number in fold.counts.items())
     rounds = f"{fold.num_rounds} round{'s' * (fold.num_rounds > 1)} in " if fold.num_rounds else ""
-    after = f"{rounds}{fold.seconds:.0f} s"
-    how = f"{ended['status'].capitalize()} after {after} (stages: {done})"
+    how = f"{ended['status'].capitalize()} after {rounds}{fold.seconds:.0f} s (stages: {done})"
     error = ended.get("error", "")
     return f"{how}: {markdown(headline(error))}." if error else f"{how}."
 
@@ -118,34 +113,31 @@ def _found(figures: Mapping[str, float]) -> str:
 
 
 def _next_command(fold: Fold, ended: RunFinished | None, *, training: bool) -> str:
-    show = code(_command("show", fold.run))
+    show = _command("show", fold.run)
     if not training or ended is None:
         return f"{show} says more."
     if ended["status"] == "finished":
         more = 2 * max(1, fold.num_rounds)
-        return f"{code(_command('train', fold.run, '--rounds', str(more)))} resumes; {show} says more."
-    return f"{code(_command('train', fold.run))} resumes it; {show} says more."
+        return f"{_command('train', fold.run, '--rounds', str(more))} resumes; {show} says more."
+    return f"{_command('train', fold.run)} resumes it; {show} says more."
 
 
 def _command(*words: str) -> str:
-    return shlex.join(("gradus", *words))
+    return code(shlex.join(("gradus", *words)))
 
 
 def stage_note(run: str, call: StageStarted, end: StageFinished) -> str:
     """Return the note of a stage attempt: what it was, how it ended, what it read and wrote, what explains it."""
     purpose = "" if call["purpose"] == "train" else f" ({markdown(call['purpose'])})"
-    read = (
-        ", ".join(f"{role} {code(ref)}" for role, refs in call.get("inputs", {}).items() for ref in refs[:3])
-        or "nothing"
-    )
+    read = [f"{role} {code(ref)}" for role, refs in call.get("inputs", {}).items() for ref in refs[:3]]
     ended = f"{end['status'].capitalize()} after {end['seconds']:.1f} s"
     return _listed(
         [
             f"{code(call['stage'])} of round {call['round']}{purpose} of the run {code(run)}.",
             f"{ended}: {markdown(headline(end['error']))}." if end["error"] else f"{ended}.",
-            f"It read {read}.",
+            f"It read {', '.join(read) or 'nothing'}.",
             f"It writes {code(call['output'])}.",
-            f"{code(_command('why', run, call['stage']))} says why it was computed.",
+            f"{_command('why', run, call['stage'])} says why it was computed.",
         ]
     )
 
@@ -193,15 +185,6 @@ def points(report: Report, time_s: float) -> list[Point]:
     ]
 
 
-def roles_by_artifact(inputs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Artifact -> the roles that it has: one that has two is one dataset to MLflow."""
-    found: dict[str, list[str]] = {}
-    for role, refs in inputs.items():
-        for ref in refs:
-            found.setdefault(ref, []).append(role)
-    return found
-
-
 def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, dict[str, list[str]]]:
     """Return the fields of a sample that have a value, as lines without hidden characters.
 
@@ -211,10 +194,7 @@ def shown(sample: Sample, keys: tuple[str, ...]) -> dict[str, dict[str, list[str
 
 
 def write_files(folder: Path, artifact: Path, call: StageStarted, samples: Sequence[Sample]) -> None:
-    """Write what a stage attempt shows as files: settings, manifest, samples.
-
-    `artifact` is the folder that holds the manifest, if there is one.
-    """
+    """Write settings, manifest (of the folder `artifact`, if there is one) and samples of a stage attempt as files."""
     (folder / "config.json").write_text(json.dumps(call["config"], indent=1), encoding="utf-8")
     if (artifact / FILE_NAME).exists():
         (folder / FILE_NAME).write_bytes((artifact / FILE_NAME).read_bytes())
@@ -223,21 +203,20 @@ def write_files(folder: Path, artifact: Path, call: StageStarted, samples: Seque
 
 
 def sample_table(samples: Sequence[Sample]) -> str:
-    """Return samples as `mlflow.log_table` writes a table, texts without hidden characters."""
-    columns = list(dict.fromkeys(name for row in samples for name in row))
-    data = [[_cell(row.get(name)) for name in columns] for row in samples[:MAX_ROWS]]
-    return json.dumps({"columns": [visible(name, 200) for name in columns], "data": data})
+    """Return the first samples as a table."""
+    return logged_table(list(dict.fromkeys(name for row in samples for name in row)), samples[:MAX_ROWS])
+
+
+def logged_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
+    """Return rows as `mlflow.log_table` writes a table, texts without hidden characters."""
+    data = [[_cell(row.get(name)) for name in columns] for row in rows]
+    return json.dumps({"columns": [visible(name, 200) for name in columns], "data": data}, allow_nan=False)
 
 
 def _cell(value: object) -> object:
     if value is None or isinstance(value, int | float):
         return value
     return visible(value if isinstance(value, str) else json.dumps(value, default=str))
-
-
-def end_files(folder: Path) -> list[Path]:
-    """The files that the end of a command left in its folder."""
-    return [folder / name for name in _FILES if (folder / name).is_file()]
 
 
 def tables_tag(files: Sequence[Path]) -> dict[str, str]:

@@ -10,20 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from gradus.tasks.config.settings import Prices
-from gradus.tasks.runs.records import (
-    Event,
-    Label,
-    Metrics,
-    Owner,
-    Report,
-    RunFinished,
-    RunStarted,
-    Sample,
-    StageFinished,
-    StageStarted,
-    Summary,
-    Which,
-)
+from gradus.tasks.runs import records
 from gradus.tasks.tracking.metric_table import Mark, is_marked
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
 
@@ -45,12 +32,11 @@ class Fold:
     traces_per_round: int = 0
     first: str = ""
     """Name of the first invocation: that of the run's row in MLflow."""
-    started: RunStarted | None = None
+    started: records.RunStarted | None = None
     """Beginning of the last command; None before the first."""
     is_open: bool = False
     time_s: float = 0.0
-    """Time of the last event."""
-    live: dict[str, StageStarted] = field(default_factory=dict[str, StageStarted])
+    live: dict[str, records.StageStarted] = field(default_factory=dict[str, records.StageStarted])
     """Attempts of the open command that have not ended."""
     totals: dict[str, float] = field(default_factory=dict[str, float])
     counts: dict[str, int] = field(default_factory=lambda: {"ran": 0, "reused": 0, "failed": 0})
@@ -79,7 +65,7 @@ class Fold:
         return self.started["run"] if self.started else ""
 
     @property
-    def owner(self) -> Owner:
+    def owner(self) -> records.Owner:
         """Process of the open command; empty if none is open."""
         return self.started["owner"] if self.started and self.is_open else {}
 
@@ -93,13 +79,13 @@ class Fold:
         """Return whether the open command computed nothing that an earlier one had not: it is worth a remark alone."""
         return bool(self.note) and "stage_started" not in self._kinds and "stage_reused" in self._kinds
 
-    def begin(self, event: RunStarted) -> None:
+    def begin(self, event: records.RunStarted) -> None:
         """A command begins; it continues in the row of the run's first one."""
         self.first = self.first or event["invocation"]
         self.started, self.is_open = event, True
         self.live, self.measured, self._kinds = {}, set(self._ended), set()
 
-    def see(self, event: Event) -> None:
+    def see(self, event: records.Event) -> None:
         """Note an event of the open command."""
         self.time_s = event["time"]
         self._kinds.add(event["event"])
@@ -107,12 +93,12 @@ class Fold:
             self.live[event["attempt"]] = event
             self._had.add(event["output"])
 
-    def finished(self, call: StageStarted, event: StageFinished, report: Report) -> list[Point]:
+    def finished(self, call: records.StageStarted, event: records.StageFinished, report: records.Report) -> list[Point]:
         """An attempt ended; return its points among those of the whole run."""
         del self.live[event["attempt"]]
         metrics, summary, clock = report.get("metrics", {}), event["summary"], event.get("clock", {})
         self.counts["ran" if event["status"] == "finished" else "failed"] += 1
-        self._add(NOT_FINITE, sum(map(num_not_finite, (metrics, *report.get("steps", ())))))
+        self._count_not_finite(metrics, *report.get("steps", ()))
         self._count_usage(summary, clock or metrics)
         if event["status"] != "finished":
             return []
@@ -120,7 +106,7 @@ class Fold:
         self._count_round(call)
         return [] if named(call) in self.measured else self.points(call, event["time"], metrics)
 
-    def reused(self, call: Label, time_s: float, report: Report) -> list[Point]:
+    def reused(self, call: records.Label, time_s: float, report: records.Report) -> list[Point]:
         """A stage was reused; return its points among those of the run, unless an earlier command measured it."""
         self._ended.add(named(call))
         self.counts["reused"] += call["output"] not in self._had
@@ -128,18 +114,18 @@ class Fold:
         if named(call) in self.measured:
             return []
         metrics = report.get("metrics", {})
-        self._add(NOT_FINITE, num_not_finite(metrics))
+        self._count_not_finite(metrics)
         self._count_round(call)
         return self.points(call, time_s, metrics)
 
-    def chosen(self, call: Which, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def chosen(self, call: records.Which, samples: Sequence[records.Sample]) -> Sequence[records.Sample]:
         """Return as many samples of a score, half from the front and half from the back, as its round has left."""
         done = self._traces.get(call["round"], 0)
         found = ends(samples, max(0, self.traces_per_round - done))
         self._traces[call["round"]] = done + len(found)
         return found
 
-    def points(self, call: Which, time_s: float, metrics: Metrics) -> list[Point]:
+    def points(self, call: records.Which, time_s: float, metrics: records.Metrics) -> list[Point]:
         """Return those of a stage's metrics that are shown on the whole run, at the step of its round."""
         found: list[Point] = []
         for name, value in metrics.items():
@@ -163,7 +149,7 @@ class Fold:
         self._loud.add(spelled)
         return [*((spelled, 0.0, *each) for each in self._zeros.pop(spelled, ())), point]
 
-    def end(self, event: RunFinished) -> None:
+    def end(self, event: records.RunFinished) -> None:
         """The command ended."""
         self.is_open = False
         if self.only_reused:
@@ -186,21 +172,25 @@ class Fold:
             found = found.get(key) if isinstance(found, Mapping) else None
         return bool(found) and not any(suite.get("every") for suite in found)
 
-    def _note_figures(self, metrics: Metrics) -> None:
+    def _note_figures(self, metrics: records.Metrics) -> None:
         """Keep the results of an evaluation of the first suite; the first one is that of the starting policy."""
         found = {name.rpartition("/")[2]: value for name, value in metrics.items()}
         if "pass_at_1" in found:
             self.figures.setdefault("start", found["pass_at_1"])
         self.figures |= {name: found[name] for name in _FIGURES if name in found}
 
-    def _count_usage(self, summary: Summary, times: Metrics) -> None:
+    def _count_not_finite(self, *metrics: records.Metrics) -> None:
+        """Count values that are NaN or infinite: MLflow would refuse them, or show them as huge."""
+        self._add(NOT_FINITE, sum(not math.isfinite(value) for each in metrics for value in each.values()))
+
+    def _count_usage(self, summary: records.Summary, times: records.Metrics) -> None:
         self._add("total/tokens_sampled", summary.get("tokens_generated", 0))
         self._add("total/tokens_trained", summary.get("tokens_trained", 0))
         self._add("total/skipped_updates", summary.get("skipped_updates", 0))
         self._add("total/cpu_s", times.get("perf/cpu_s", 0.0))
         self._add("total/gpu_s", times.get("perf/gpu_s", 0.0))
 
-    def _count_round(self, call: Which) -> None:
+    def _count_round(self, call: records.Which) -> None:
         if call["stage"] == "update":
             self.totals["total/rounds"] = max(call["round"], self.num_rounds)
 
@@ -208,17 +198,12 @@ class Fold:
         self.totals[name] = self.totals.get(name, 0.0) + amount
 
 
-def named(call: Label) -> str:
+def named(call: records.Label) -> str:
     """Return the name of a call with its artifact."""
     return f"{call['stage']} {call['round']} {call['purpose']} {call['output']}"
 
 
-def num_not_finite(metrics: Metrics) -> int:
-    """Return how many values are NaN or infinite: MLflow would refuse them, or show them as huge."""
-    return sum(not math.isfinite(value) for value in metrics.values())
-
-
-def ends(samples: Sequence[Sample], count: int) -> Sequence[Sample]:
+def ends(samples: Sequence[records.Sample], count: int) -> Sequence[records.Sample]:
     """Return N samples: half from the front (the best), half from the back (the worst)."""
     if count >= len(samples):
         return samples

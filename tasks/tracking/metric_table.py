@@ -91,11 +91,6 @@ class Metric:
     on_run_of: tuple[str, ...] = ()
 
     @property
-    def is_pattern(self) -> bool:
-        """Return whether the name has words in capitals."""
-        return bool(_CAPITALS.search(self.name))
-
-    @property
     def is_open(self) -> bool:
         """Return whether a recipe or a component decides how many such metrics there are."""
         return bool({"K", "COMPONENT", "OWN"} & set(_CAPITALS.findall(self.name)))
@@ -235,14 +230,13 @@ METRICS: Sequence[Metric] = (
 _CAPITALS = re.compile(r"\b[A-Z]+\b|(?<=_)[A-Z]+\b")
 
 
+@cache
 def find(name: str) -> Metric | None:
     """Return the entry of a written name; None if there is none.
 
     >>> find("eval/aime/pass_at_8").name, find("reward/numeric").name
     ('eval/SUITE/pass_at_K', 'reward/COMPONENT')
     """
-    if name in _by_name():
-        return _by_name()[name]
     return next((metric for pattern, metric in _patterns() if pattern.fullmatch(name)), None)
 
 
@@ -269,24 +263,14 @@ def section_of(name: str) -> tuple[str, str]:
 
 
 @cache
-def _by_name() -> Mapping[str, Metric]:
-    return {metric.name: metric for metric in METRICS if not metric.is_pattern}
-
-
-@cache
 def _patterns() -> Sequence[tuple[re.Pattern[str], Metric]]:
-    """The entries with words in capitals; a name with fewer of them first, so that pass_at_1 is not pass_at_K."""
-    found = sorted((metric for metric in METRICS if metric.is_pattern), key=lambda m: len(_CAPITALS.findall(m.name)))
-    return [(re.compile(_pattern(metric.name)), metric) for metric in found]
+    """The entries with their patterns; a name with fewer words in capitals first, so that pass_at_1 is not pass_at_K.
 
-
-def _pattern(name: str) -> str:
-    """A name's pattern: a number for K, a part of a path for SUITE, anything for what components choose."""
+    K stands for a number, SUITE for a part of a path, what components choose for anything.
+    """
     values = {"K": "[0-9]+", "SUITE": "[^/]+"}
-    parts = re.split(_CAPITALS, name)
-    words: list[str] = _CAPITALS.findall(name)
-    filled = [values.get(word, ".+") for word in words]
-    return "".join(re.escape(part) + value for part, value in zip(parts, [*filled, ""], strict=True))
+    found = sorted(METRICS, key=lambda metric: len(_CAPITALS.findall(metric.name)))
+    return [(re.compile(_CAPITALS.sub(lambda word: values.get(word[0], ".+"), each.name)), each) for each in found]
 
 
 def page() -> str:

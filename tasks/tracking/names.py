@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from typing import NotRequired, TypedDict, TypeVar, cast
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from gradus.data.records import JsonObject
@@ -40,13 +40,8 @@ _CREATED_MS = 1_795_392_000_000
 """A constant: the tag is the same whoever writes it."""
 _DESCRIPTION = "attributes.`Description`"
 _COLUMNS = (
-    "eval/first/gain",
-    "eval/first/pass_at_1",
-    "total/rounds",
-    "total/tokens_sampled",
-    "total/gpu_s",
-    "total/cpu_s",
-    "total/cost",
+    *("eval/first/gain", "eval/first/pass_at_1", "total/rounds", "total/tokens_sampled"),
+    *("total/gpu_s", "total/cpu_s", "total/cost"),
 )
 
 
@@ -72,8 +67,7 @@ def flat_params(config: JsonObject, prefix: str = "") -> dict[str, str]:
             for part, own in zip(parts, names, strict=True):
                 found |= _settings(part, f"{name}.{_key(own)}")
         else:
-            text = value if isinstance(value, str) else json.dumps(value, default=str)
-            found[name] = cut(text, MAX_PARAM_CHARS)
+            found[name] = cut(value if isinstance(value, str) else json.dumps(value, default=str), MAX_PARAM_CHARS)
     return found
 
 
@@ -145,17 +139,12 @@ def run_metric_name(stage: str, purpose: str, name: str) -> str:
 
 def kind_of(purpose: str, name: str) -> Kind:
     """Return what a call of a stage is for; an evaluation on its own is that of the first suite."""
-    match purpose.partition("-"):
-        case ("eval", "-", _):
-            return "suite"
-        case ("eval", _, _):
-            return "eval"
-        case ("profile", _, _):
-            return "profile"
-        case ("train" | "", _, _):
-            return "eval" if name.startswith("eval/") else "train"
-        case _:
-            return "wave"
+    family = purpose.partition("-")[0]
+    if family in ("train", ""):
+        return "eval" if name.startswith("eval/") else "train"
+    if family == "eval":
+        return "eval" if purpose == family else "suite"
+    return "profile" if family == "profile" else "wave"
 
 
 def is_on_run(stage: str, purpose: str, name: str) -> bool:
@@ -202,21 +191,10 @@ def _clean(text: str) -> str:
     return _NOT_IN_KEYS.sub("_", text)
 
 
-class _Tag(TypedDict):
-    key: str
-    value: str
-
-
-class _Experiment(TypedDict):
-    """Answer of MLflow about an experiment."""
-
-    experiment_id: str
-    tags: NotRequired[list[_Tag]]
-
-
 def saved_view() -> str:
     """Return the value of the tag: trainings only, the newest first, with what they gained and cost."""
     metrics = [f"metrics.`{shown_name(name)}`" for name in _COLUMNS]
+    columns = [*metrics, _DESCRIPTION]
     state = {
         "searchFilter": ONLY_TRAININGS,
         "orderByKey": "attributes.start_time",
@@ -225,12 +203,12 @@ def saved_view() -> str:
         "lifecycleFilter": "Active",
         "modelVersionFilter": "All Runs",
         "datasetsFilter": [],
-        "selectedColumns": [*metrics, _DESCRIPTION],
-        "columnOrder": [*metrics, _DESCRIPTION],
+        "selectedColumns": columns,
+        "columnOrder": columns,
         "columnWidths": {**{name: 7 * len(name) for name in metrics}, _DESCRIPTION: 400},
     }
-    envelope = {"name": "Trainings", "createdAt": _CREATED_MS, "updatedAt": _CREATED_MS, "state": json.dumps(state)}
-    return json.dumps(envelope)
+    times = {"createdAt": _CREATED_MS, "updatedAt": _CREATED_MS}
+    return json.dumps({"name": "Trainings", **times, "state": json.dumps(state)})
 
 
 def is_current(value: str | None) -> bool:
@@ -260,12 +238,12 @@ def address(server: str, login: Login) -> str:
     parts = urlsplit(server)
     shown = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     found = call_mlflow(server, f"experiments/get-by-name?experiment_name={EXPERIMENT}", login)
-    if not found or "experiment" not in found:
+    experiment: Any = (found or {}).get("experiment")
+    if not experiment:
         return experiment_address(shown)
-    experiment = cast("_Experiment", found["experiment"])
-    identifier = experiment["experiment_id"]
-    views = [tag["value"] for tag in experiment.get("tags", ()) if tag["key"] == VIEW_TAG]
-    if not is_current(views[0] if views else None):
+    identifier: str = experiment["experiment_id"]
+    view = next((tag["value"] for tag in experiment.get("tags", ()) if tag["key"] == VIEW_TAG), None)
+    if not is_current(view):
         body = {"experiment_id": identifier, "key": VIEW_TAG, "value": saved_view()}
         call_mlflow(server, "experiments/set-experiment-tag", login, body)
     return experiment_address(shown, identifier)

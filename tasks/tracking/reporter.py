@@ -9,6 +9,7 @@ tracker is down the journal waits.
 
 import argparse
 import contextlib
+import math
 import os
 import sys
 import time
@@ -50,30 +51,21 @@ class Follower:
     _failing_since: float | None = None
     _backoff_s: float = POLL_S
 
-    def drain(self, wait_s: float = 0.0) -> int:
-        """Report what is there; return the number of events reported.
+    def follow(self, wait_s: float = math.inf) -> bool:
+        """Report until the run or its process has ended; return whether everything could be sent.
 
-        The reporter of a command that has just ended is waited for; LockedError if another process reports for longer.
+        The reporter of a command that has just ended, or was killed, is waited for; LockedError if that takes longer.
         """
         until = time.monotonic() + wait_s
         while True:
             with sole_teller(self.folder) as mine:
                 if mine:
-                    self._until_ended()
-                    return self.num_sent
+                    return self._until_ended()
             if time.monotonic() >= until:
                 raise LockedError(
                     f"another process is telling MLflow about {self.folder.name}", hint="wait for it to end"
                 )
             time.sleep(POLL_S)
-
-    def follow(self) -> int:
-        """Report until the run or its process has ended; return the exit code."""
-        while True:
-            with sole_teller(self.folder) as mine:
-                if mine:
-                    return 0 if self._until_ended() else STILL_UNTOLD
-            time.sleep(POLL_S)  # the reporter of a killed invocation is finishing
 
     def _until_ended(self) -> bool:
         """Return whether everything could be sent."""
@@ -85,7 +77,7 @@ class Follower:
             is_sent = self._caught_up(state, ended=ended)
             if is_sent and ended:
                 return True
-            if ended and self._patience_is_over:
+            if ended and self._failing_since and time.monotonic() - self._failing_since > self.patience_s:
                 return False
             time.sleep(POLL_S)
             if not is_sent:
@@ -143,10 +135,6 @@ class Follower:
         found = last_end(self.folder)
         return bool(found) and "run_started" not in {event["event"] for event in found}
 
-    @property
-    def _patience_is_over(self) -> bool:
-        return self._failing_since is not None and time.monotonic() - self._failing_since > self.patience_s
-
     def _back_off(self, *, ended: bool) -> None:
         """Wait longer each time, but not past the end of the run."""
         until = time.monotonic() + (min(self._backoff_s, 1.0) if ended else self._backoff_s)
@@ -172,11 +160,12 @@ def drain(folder: Path, wait_s: float = 0.0) -> int:
 
     A reporter that is at it is waited for; LockedError if it takes longer than `wait_s`.
     """
-    num_sent = _follower(folder, owner=None).drain(wait_s)
+    follower = _follower(folder, owner=None)
+    follower.follow(wait_s)
     left = status(folder)
     if left.untold:
         raise StageError(left.sentence, hint="start the tracker first (`gradus ui`), or see MLFLOW_TRACKING_URI")
-    return num_sent
+    return follower.num_sent
 
 
 def forget(folder: Path) -> int:
@@ -200,7 +189,7 @@ def main() -> None:
     os.nice(10)  # the run itself goes first
     hide_in_output()
     hide_in_logs()
-    sys.exit(_follower(options.folder, options.owner).follow())
+    sys.exit(0 if _follower(options.folder, options.owner).follow() else STILL_UNTOLD)
 
 
 if __name__ == "__main__":

@@ -10,25 +10,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import mlflow
-from mlflow import MlflowClient
-from mlflow.entities import (
-    AssessmentSource,
-    AssessmentSourceType,
-    Dataset,
-    DatasetInput,
-    InputTag,
-    LifecycleStage,
-    LoggedModel,
-    LoggedModelOutput,
-    LoggedModelStatus,
-    Metric,
-    NoOpSpan,
-    Param,
-    Run,
-    RunTag,
-)
+from mlflow import MlflowClient, entities
 from mlflow.exceptions import MlflowException
 from mlflow.models.model import MLMODEL_FILE_NAME
 from mlflow.models.utils import get_external_mlflow_model_spec
@@ -40,26 +25,15 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
 from gradus.tasks.formats import visible
 from gradus.tasks.runs.records import Sample
+from gradus.tasks.tracking import names
 from gradus.tasks.tracking.client import RefusedError, artifacts_uri
-from gradus.tasks.tracking.facts import COMPARISON, links_note, roles_by_artifact, shown
+from gradus.tasks.tracking.facts import COMPARISON, links_note, shown
 from gradus.tasks.tracking.fold import Point
-from gradus.tasks.tracking.names import (
-    EXPERIMENT,
-    MAX_TAG_CHARS,
-    METRICS_PER_CALL,
-    PARAMS_PER_CALL,
-    VIEW_TAG,
-    batches,
-    cut,
-    flat_params,
-    is_current,
-    saved_view,
-)
 
 NOTE = "mlflow.note.content"
 FIRST = "gradus.first_invocation"
 """The tag of a run's row: the first invocation in its journal."""
-_ERROR = "gradus.error"
+_ERROR, _OUTPUT = "gradus.error", "gradus.output"
 _PAGE_ROWS = 1000
 
 
@@ -70,7 +44,7 @@ class Rows:
         self._client = client
         self._experiment = experiment
 
-    def find(self, key: str, name: str) -> Run | None:
+    def find(self, key: str, name: str) -> entities.Run | None:
         """Return the newest row with a tag."""
         return next(iter(self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)), None)
 
@@ -79,7 +53,7 @@ class Rows:
 
         It has those other tags that have a value.
         """
-        cut_tags = {key: cut(text, MAX_TAG_CHARS) for key, text in {key: name, **tags}.items() if text}
+        cut_tags = {key: names.cut(text, names.MAX_TAG_CHARS) for key, text in {key: name, **tags}.items() if text}
         found = self.find(key, name)
         if found is None:
             shown = visible(title, 200)
@@ -94,14 +68,14 @@ class Rows:
 
     def tag(self, run_id: str, tags: Mapping[str, str]) -> None:
         """Set those tags that have a value."""
-        cut_tags = [RunTag(key, cut(text, MAX_TAG_CHARS)) for key, text in tags.items() if text]
+        cut_tags = [entities.RunTag(key, names.cut(text, names.MAX_TAG_CHARS)) for key, text in tags.items() if text]
         self._client.log_batch(run_id, tags=cut_tags)
 
     def params(self, run_id: str, config: JsonObject) -> None:
         """Log those settings that are not there: MLflow keeps the first value of each for good."""
         there = self._client.get_run(run_id).data.params
-        new = [Param(*pair) for pair in flat_params(config).items() if pair[0] not in there]
-        for batch in batches(new, PARAMS_PER_CALL):
+        new = [entities.Param(*pair) for pair in names.flat_params(config).items() if pair[0] not in there]
+        for batch in names.batches(new, names.PARAMS_PER_CALL):
             self._client.log_batch(run_id, params=batch)
 
     def note(self, run_id: str, note: str, **tags: str) -> None:
@@ -110,14 +84,13 @@ class Rows:
 
     def metrics(self, run_id: str, points: Sequence[Point], **about: str) -> None:
         """Log metrics; `about` names the model and the dataset that they are of."""
-        for batch in batches([Metric(*point, **about) for point in points], METRICS_PER_CALL):
+        for batch in names.batches([entities.Metric(*point, **about) for point in points], names.METRICS_PER_CALL):
             self._client.log_batch(run_id, metrics=batch)
 
     def close_abandoned(self, place: str, living: str, time_ms: int) -> None:
         """End rows of a folder that began earlier and claim to run: whoever held the folder before is gone."""
         began = f"attributes.status = 'RUNNING' and attributes.start_time < {time_ms}"
-        query = f"tags.`gradus.place` = '{place}' and {began}"
-        for run in self._client.search_runs([self._experiment], query):
+        for run in self._client.search_runs([self._experiment], f"tags.`gradus.place` = '{place}' and {began}"):
             if run.info.run_id != living:
                 self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
 
@@ -133,14 +106,14 @@ class Rows:
 
 def experiment_of(client: MlflowClient, home: Path, uri: str) -> str:
     """The experiment's id; created, or taken out of the bin, and given its view, where need be."""
-    found = client.get_experiment_by_name(EXPERIMENT)
+    found = client.get_experiment_by_name(names.EXPERIMENT)
     if found is None:
         artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
-        found = client.get_experiment(client.create_experiment(EXPERIMENT, artifact_location=artifacts))
-    if found.lifecycle_stage == LifecycleStage.DELETED:
+        found = client.get_experiment(client.create_experiment(names.EXPERIMENT, artifact_location=artifacts))
+    if found.lifecycle_stage == entities.LifecycleStage.DELETED:
         client.restore_experiment(found.experiment_id)
-    if not is_current(found.tags.get(VIEW_TAG)):
-        client.set_experiment_tag(found.experiment_id, VIEW_TAG, saved_view())
+    if not names.is_current(found.tags.get(names.VIEW_TAG)):
+        client.set_experiment_tag(found.experiment_id, names.VIEW_TAG, names.saved_view())
     return found.experiment_id
 
 
@@ -154,58 +127,58 @@ class LoggedLineage:
 
     def log_inputs(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
         """Log artifacts, by role, as the datasets that a run read; MLflow keeps each once."""
-        datasets = [self._input(ref, roles) for ref, roles in roles_by_artifact(inputs).items()]
-        if datasets:
-            self._client.log_inputs(run_id, datasets)
+        roles: dict[str, list[str]] = {}  # an artifact that has two is one dataset to MLflow
+        for role, refs in inputs.items():
+            for ref in refs:
+                roles.setdefault(ref, []).append(role)
+        if roles:
+            self._client.log_inputs(run_id, [self._input(*each) for each in roles.items()])
 
-    def _input(self, text: str, roles: Sequence[str]) -> DatasetInput:
+    def _input(self, text: str, roles: Sequence[str]) -> entities.DatasetInput:
         """An input as a dataset by our digest, its role as context; the rows stay where they are."""
         ref = Ref.parse(text)
         manifest = self._store.find(ref)
         profile = json.dumps({"num_rows": manifest.rows}) if manifest else None
         source = json.dumps({"uri": str(self._store.path(ref))})
-        dataset = Dataset(name=ref.table, digest=ref.digest, source_type="local", source=source, profile=profile)
-        return DatasetInput(dataset, [InputTag("mlflow.data.context", " + ".join(roles))])
+        dataset = entities.Dataset(ref.table, ref.digest, source_type="local", source=source, profile=profile)
+        return entities.DatasetInput(dataset, [entities.InputTag("mlflow.data.context", " + ".join(roles))])
 
     def checkpoint(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> str:
         """Log a checkpoint as a model by reference, nothing uploaded or pickled; return the model's id."""
-        query = f"tags.`gradus.output` = '{ref}'"
-        known = self._client.search_logged_models([self._experiment], filter_string=query)
+        known = self._models(ref)
         model = known[0] if known else self._begun(ref, run_id, params)
-        if model.status != LoggedModelStatus.READY:  # new, or its reporter was killed here
+        if model.status != entities.LoggedModelStatus.READY:  # new, or its reporter was killed here
             with tempfile.TemporaryDirectory(prefix="gradus-") as folder:
                 get_external_mlflow_model_spec(model).save(str(Path(folder, MLMODEL_FILE_NAME)))
                 self._client.log_model_artifacts(model.model_id, folder)
-            self._client.finalize_logged_model(model.model_id, LoggedModelStatus.READY)
+            self._client.finalize_logged_model(model.model_id, entities.LoggedModelStatus.READY)
         return model.model_id
 
-    def _begun(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> LoggedModel:
+    def _begun(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> entities.LoggedModel:
         """Create the model of a checkpoint; `mlflow.create_external_model` would finish it, and only once."""
         return self._client.create_logged_model(
             self._experiment,
             name=f"policy-{params['round']}" if "round" in params else "policy",
             source_run_id=run_id or None,
             params=dict(params),
-            tags={
-                MLFLOW_MODEL_IS_EXTERNAL: "true",
-                "gradus.output": str(ref),
-                "gradus.folder": str(self._store.path(ref)),
-            },
+            tags={MLFLOW_MODEL_IS_EXTERNAL: "true", _OUTPUT: str(ref), "gradus.folder": str(self._store.path(ref))},
             model_type="policy",
         )
 
+    def _models(self, ref: Ref) -> Sequence[entities.LoggedModel]:
+        return self._client.search_logged_models([self._experiment], filter_string=f"tags.`{_OUTPUT}` = '{ref}'")
+
     def pruned(self, ref: Ref, time_s: float) -> None:
         """Tag the model of a checkpoint that lost files with the date, if MLflow has it."""
-        query = f"tags.`gradus.output` = '{ref}'"
-        for model in self._client.search_logged_models([self._experiment], filter_string=query):
-            day = datetime.fromtimestamp(time_s, UTC).date().isoformat()
+        day = datetime.fromtimestamp(time_s, UTC).date().isoformat()
+        for model in self._models(ref):
             self._client.set_logged_model_tags(model.model_id, {"gradus.pruned": day})
 
     def log_output(self, run_id: str, model_id: str, round_: int) -> None:
         """Log a checkpoint as an output of a run, with its round as the step; MLflow would keep it a second time."""
         outputs = self._client.get_run(run_id).outputs
         if outputs is None or model_id not in [output.model_id for output in outputs.model_outputs]:
-            self._client.log_outputs(run_id, [LoggedModelOutput(model_id, round_)])
+            self._client.log_outputs(run_id, [entities.LoggedModelOutput(model_id, round_)])
 
     def evaluated(self, inputs: Mapping[str, Sequence[str]], run_id: str, params: Mapping[str, str]) -> dict[str, str]:
         """Return what ties an evaluation's metrics to the checkpoint that it is of and to the problems that it used.
@@ -230,36 +203,29 @@ class LoggedLineage:
     def _training(self, name: str) -> str:
         """The newest run of a training; empty if its own reporter has not got so far."""
         query = f"tags.`gradus.run` = '{name}' and tags.`gradus.verb` = 'train'"
-        runs = self._client.search_runs([self._experiment], query, max_results=1)
-        return runs[0].info.run_id if runs else ""
+        return next((r.info.run_id for r in self._client.search_runs([self._experiment], query, max_results=1)), "")
 
-    def name_checkpoint(self, model_id: str, ref: Ref, names: tuple[str, str], run_id: str, note: str) -> None:
-        """Give a checkpoint an alias of a registered model: `names` are the model's and the alias."""
-        name, alias = names
+    def name_checkpoint(self, model_id: str, ref: Ref, called: tuple[str, str], run_id: str, note: str) -> None:
+        """Give a checkpoint an alias of a registered model: `called` are the model's name and the alias."""
+        name, alias = called
         try:
             self._client.create_registered_model(name)
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
-        query = f"name = '{name}' and tag.`gradus.output` = '{ref}'"
-        versions = self._client.search_model_versions(query)
-        version = (
-            versions[0]
-            if versions
-            else self._client.create_model_version(
-                name, source=f"models:/{model_id}", run_id=run_id or None, tags={"gradus.output": str(ref)}
-            )
-        )
+        known = self._client.search_model_versions(f"name = '{name}' and tag.`{_OUTPUT}` = '{ref}'")
+        of_it: dict[str, Any] = {"source": f"models:/{model_id}", "run_id": run_id or None, "tags": {_OUTPUT: str(ref)}}
+        version = (known[0] if known else self._client.create_model_version(name, **of_it)).version
         if note:
-            self._client.update_model_version(name, version.version, description=note)
-        self._client.set_registered_model_alias(name, alias, version.version)
+            self._client.update_model_version(name, version, description=note)
+        self._client.set_registered_model_alias(name, alias, version)
 
 
 _ASKED = ("question", "hint_text", "answer")
 _ANSWERED = ("completion", "extracted", "error")
 _RUN = "mlflow.sourceRun"
 """Metadata that a trace has once it is whole: MLflow writes the span before, with a tag that the span names."""
-_SOURCE = AssessmentSource(source_type=AssessmentSourceType.CODE, source_id="gradus.score")
+_SOURCE = entities.AssessmentSource(source_type=entities.AssessmentSourceType.CODE, source_id="gradus.score")
 
 
 class Traces:
@@ -294,6 +260,6 @@ class Traces:
             experiment_id=self._experiment,
         )
         span.end(outputs=shown(sample, _ANSWERED))
-        if isinstance(span, NoOpSpan):
+        if isinstance(span, entities.NoOpSpan):
             raise RefusedError(f"no trace could be made of sample {name}")
         return span.trace_id

@@ -34,25 +34,7 @@ from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
 from gradus.tasks.runtime.calls import label, read_report, with_clock
-from gradus.tasks.tracking.client import (
-    RefusedError,
-    UnreachableError,
-    database,
-    setup_lock,
-    tracker_environment,
-    tracking_uri,
-)
-from gradus.tasks.tracking.facts import (
-    CHANGES_FILE,
-    changes_text,
-    end_files,
-    points,
-    reused_note,
-    run_note,
-    stage_note,
-    tables_tag,
-    write_files,
-)
+from gradus.tasks.tracking import client, facts
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
 from gradus.tasks.tracking.rows import FIRST, LoggedLineage, Rows, Traces, experiment_of
@@ -65,9 +47,9 @@ _ENDED = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED", "cance
 def ensure_database(home: Path) -> str:
     """Create the tracking database, or bring it up to date, and its experiment; return its address."""
     settle()
-    uri = tracking_uri(home)
+    uri = client.tracking_uri(home)
     if uri.startswith("sqlite:"):
-        with setup_lock(database(home).parent), classified():
+        with client.setup_lock(client.database(home).parent), classified():
             upgrade: Any = mlflow.db.upgrade
             upgrade.callback(uri)
             experiment_of(MlflowClient(tracking_uri=uri), home, uri)
@@ -87,10 +69,12 @@ class Sender:
         self._points: list[Point] = []
         settle()
         with classified(opening=True):
-            uri = tracking_uri(home.root)
+            uri = client.tracking_uri(home.root)
             if uri.startswith("sqlite:"):
-                with setup_lock(database(home.root).parent):  # another reporter may be creating it just now
-                    is_new = not database(home.root).exists()
+                with client.setup_lock(
+                    client.database(home.root).parent
+                ):  # another reporter may be creating it just now
+                    is_new = not client.database(home.root).exists()
                 if is_new:
                     ensure_database(home.root)
             mlflow.set_tracking_uri(uri)
@@ -111,25 +95,19 @@ class Sender:
             self.fold.begin(event)
         if not self.fold.is_open and event["event"] != "pruned":
             if is_new:
-                raise RefusedError(f"the journal holds an event {str(event['event'])!r} outside of a command")
+                raise client.RefusedError(f"the journal holds an event {str(event['event'])!r} outside of a command")
             return
         call = self.fold.live.get(event["attempt"]) if event["event"] == "stage_finished" else None
         self.fold.see(event)
         with classified():
-            self._send(event, call, is_new=is_new)
-
-    def _send(self, event: records.Event, call: records.StageStarted | None, *, is_new: bool) -> None:
-        match event["event"]:
-            case "stage_finished":
+            if event["event"] == "stage_finished":
                 self._stage_finished(event, call, is_new=is_new)
-            case "stage_reused":
+            elif event["event"] == "stage_reused":
                 self._stage_reused(event, is_new=is_new)
-            case "run_finished":
+            elif event["event"] == "run_finished":
                 self._run_finished(event, is_new=is_new)
-            case _ if is_new:
+            elif is_new:
                 self._send_new(event)
-            case _:
-                pass
 
     def _send_new(self, event: records.Event) -> None:
         kind: str = event["event"]
@@ -146,7 +124,7 @@ class Sender:
             case "resumed":
                 self._client.set_tag(self._row, "gradus.resumed", sentence(event["account"]))
             case _:  # of a newer version
-                raise RefusedError(f"the journal holds an event {kind!r}, which this version does not know")
+                raise client.RefusedError(f"the journal holds an event {kind!r}, which this version does not know")
 
     def flush(self) -> None:
         """Send the points of the run's row that wait."""
@@ -168,14 +146,15 @@ class Sender:
 
     @property
     def _row(self) -> str:
-        """The id of the run's row."""
         return self._id(FIRST, self.fold.first)
 
     def _id(self, key: str, name: str) -> str:
         if name not in self._ids:
             found = self._rows.find(key, name)
             if found is None:
-                raise RefusedError(f"MLflow has no run with the tag {key} = {name}, which it had; was it deleted?")
+                raise client.RefusedError(
+                    f"MLflow has no run with the tag {key} = {name}, which it had; was it deleted?"
+                )
             self._ids[name] = found.info.run_id
         return self._ids[name]
 
@@ -197,8 +176,8 @@ class Sender:
         self._rows.params(run_id, recipe if isinstance(recipe, Mapping) else params)
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
         if changed is not None:
-            self._client.log_text(run_id, changes_text(changed), CHANGES_FILE)
-        self._rows.note(run_id, run_note(self.fold, None))
+            self._client.log_text(run_id, facts.changes_text(changed), facts.CHANGES_FILE)
+        self._rows.note(run_id, facts.run_note(self.fold, None))
 
     def _stage_started(self, event: records.StageStarted) -> None:
         attempt = event["attempt"]
@@ -218,7 +197,6 @@ class Sender:
         self._rows.params(run_id, event["config"])
 
     def _problems(self, call: records.Which, inputs: Mapping[str, Sequence[str]]) -> None:
-        """Log the problems that a command trains on, and those that it evaluates on, as datasets of its run."""
         roles = {"curate": "training", "evaluate": "evaluation"}
         role = roles.get(call["stage"], "") if call["purpose"] == "train" or call["stage"] == "evaluate" else ""
         if role and inputs.get("problems"):
@@ -227,7 +205,7 @@ class Sender:
     def _stage_finished(self, event: records.StageFinished, call: records.StageStarted | None, *, is_new: bool) -> None:
         if call is None:
             if is_new:
-                raise RefusedError(f"attempt {event['attempt']} ended, and the journal holds no beginning of it")
+                raise client.RefusedError(f"attempt {event['attempt']} ended, and the journal holds no beginning of it")
             return
         ref = Ref.parse(call["output"])
         kept = self._report(ref)
@@ -239,13 +217,13 @@ class Sender:
             return
         run_id = self._id("gradus.attempt", event["attempt"])
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
-            write_files(Path(name), self._store.path(ref), call, kept.get("samples", ()))
-            self._rows.tag(run_id, tables_tag(list(Path(name).iterdir())))
+            facts.write_files(Path(name), self._store.path(ref), call, kept.get("samples", ()))
+            self._rows.tag(run_id, facts.tables_tag(list(Path(name).iterdir())))
             self._client.log_artifacts(run_id, name)
-        self._rows.note(run_id, stage_note(self.fold.run, call, event), error=event["error"])
+        self._rows.note(run_id, facts.stage_note(self.fold.run, call, event), error=event["error"])
         about, inputs = {"run": self.fold.run, "round": str(call["round"])}, call["inputs"]
         policy = self._lineage.evaluated(inputs, self._row, about) if call["stage"] == "evaluate" else {}
-        self._rows.metrics(run_id, points(report, event["time"]), **policy)
+        self._rows.metrics(run_id, facts.points(report, event["time"]), **policy)
         if event["status"] == "finished":
             self._trained(call, (run_id, self._row))
         self._traces.log(run_id, event["attempt"], traced)
@@ -257,7 +235,6 @@ class Sender:
         return read_report(self._store, ref) if self._store.find(ref) is not None else {}
 
     def _trained(self, call: records.Label, runs: Sequence[str]) -> None:
-        """Log the checkpoint that a call made, if it made one, as a model and as an output of the runs."""
         ref = Ref.parse(call["output"])
         if ref.table == CHECKPOINTS and not is_skipped(self._store, ref):
             about = {"run": self.fold.run, "round": str(call["round"]), "stage": call["stage"]}
@@ -288,7 +265,7 @@ class Sender:
         remark = self.fold.only_reused
         self.fold.end(event)
         if not remark:
-            self.fold.note = run_note(self.fold, event)
+            self.fold.note = facts.run_note(self.fold, event)
         if not is_new:
             return
         self.flush()
@@ -296,14 +273,14 @@ class Sender:
         note = self.fold.note + self._lineage.compared(self._folder)
         if remark:
             at = datetime.fromtimestamp(event["time"], UTC)
-            self._rows.note(row, note + reused_note(self.fold.reuses, at), reuses=str(self.fold.reuses))
+            self._rows.note(row, note + facts.reused_note(self.fold.reuses, at), reuses=str(self.fold.reuses))
         else:
-            files = end_files(self._folder)
+            files = [path for name in facts.FILES if (path := self._folder / name).is_file()]
             for path in files:
                 self._client.log_artifact(row, str(path))
             self._rows.metrics(row, self.fold.total_points(self._prices, event["time"]))
             counts = {name: str(number) for name, number in self.fold.counts.items()}
-            self._rows.tag(row, tables_tag(files))
+            self._rows.tag(row, facts.tables_tag(files))
             self._rows.note(row, note, **counts, error=event.get("error", ""))
         for attempt in live:
             self._client.set_terminated(self._id("gradus.attempt", attempt), "KILLED", end_time=time_ms)
@@ -311,16 +288,13 @@ class Sender:
 
 
 def _origin(event: records.RunStarted) -> dict[str, str]:
-    """Return the tags that say which launch and which commit a command is."""
-    return {
-        "prefect.flow_run_id": event.get("prefect_flow_run_id", ""),
-        "mlflow.source.git.commit": event.get("git_sha", ""),
-    }
+    flow_run, commit = event.get("prefect_flow_run_id", ""), event.get("git_sha", "")
+    return {"prefect.flow_run_id": flow_run, "mlflow.source.git.commit": commit}
 
 
 def settle() -> None:
     """Make MLflow quiet, synchronous and quick to fail: the reporter itself tries again."""
-    for name, value in tracker_environment().items():
+    for name, value in client.tracker_environment().items():
         os.environ.setdefault(name, value)
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     hide_git()
@@ -334,7 +308,7 @@ def classified(*, opening: bool = False) -> Generator[None]:
     except MlflowException as error:
         text = mlflow_words(str(mlflow.get_tracking_uri()), error.error_code, str(error))
         if error.error_code in _FINAL and not opening:
-            raise RefusedError(text) from error
-        raise UnreachableError(text) from error
+            raise client.RefusedError(text) from error
+        raise client.UnreachableError(text) from error
     except OSError as error:
-        raise UnreachableError(hide(str(in_words(error, "a file of MLflow's")))) from error
+        raise client.UnreachableError(hide(str(in_words(error, "a file of MLflow's")))) from error

@@ -13,7 +13,7 @@ import pytest
 
 import gradus
 from gradus.data.errors import BadInputError
-from gradus.flows.console.comparison_tables import render_comparison
+from gradus.flows.console.study_tables import render_comparison
 from gradus.flows.loop.comparing.asked import Asked
 from gradus.flows.loop.comparing.checked import checked
 from gradus.flows.loop.comparing.compared import compared_runs

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from gradus.flows.console.browser.lists import Browser
+from gradus.flows.console.browser.program import Browser
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import open_run
 from tests.e2e.conftest import Program

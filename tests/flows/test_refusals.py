@@ -54,7 +54,7 @@ COMMANDS = [
     ((*COMPARE, "tokens=0"), "it is no whole number from 1 on"),
     ((*COMPARE, "tokens=nan"), "it is no whole number from 1 on"),
     ((*COMPARE, "tokens=many"), "it is no whole number from 1 on"),
-    ((*COMPARE, "rounds=1", "--plot", "x.txt"), "there is no such format; end it in .png, .svg, .pdf"),
+    ((*COMPARE, "rounds=1", "--plot", "x.txt"), "--plot x.txt ends in .txt; give .png or .svg or .pdf"),
     ((*COMPARE, "rounds=1", "--plot", "none/x.png"), "there is no folder none"),
     ((*COMPARE, "rounds=1", "--set", "update.lrr=1"), "there is no setting update.lrr"),
     (("compare", "demo", "--budget", "rounds=1", "--seeds", "1"), "one training is no comparison"),

@@ -19,7 +19,6 @@ from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.intervals import LEVEL, Mean
 from gradus.data.records import Figure
 
-BOTH_RIGHT, ONLY_FIRST, ONLY_SECOND, BOTH_WRONG = range(4)
 _PERMUTATIONS = 1999
 _ROUNDING = 1e-12
 
@@ -46,9 +45,8 @@ def kappa(counts: Floats | Ints) -> Floats:
 def kappa_interval(first: Bools, second: Bools, cluster: Ints) -> Figure | None:
     """Return kappa with its interval of 95 %; None if it is not defined, as where both find every row right.
 
-    The standard error is that of the jackknife over clusters 0..G-1 (Efron and Stein 1981), whose rows are not
-    independent of each other; the quantile is Student's with G - 1 degrees of freedom. With one cluster, or if leaving
-    one out leaves it undefined, the interval is all of [-1, 1].
+    The standard error is the jackknife's over clusters 0..G-1 (Efron and Stein 1981), whose rows depend on each other,
+    the quantile Student's (G - 1). With one cluster, or if leaving one out leaves it undefined, it is all of [-1, 1].
     """
     size = int(cluster.max(initial=-1)) + 1
     each = np.zeros((size, 4))
@@ -75,11 +73,9 @@ class Change(TypedDict):
 def change_of(share: Floats, round: Ints) -> Change | None:
     """Return where the shares (G,) of groups first rise, by their rounds (G,); None if they do not, or of one round.
 
-    The rounds are split in two parts where (mean after - mean before) sqrt(n_before n_after / n) is largest, which is
-    the split of the least squares among the rises. The p value is that of a permutation test of this largest value over
-    all splits: without a change the groups are exchangeable. While it is at most LEVEL, the part before is split in the
-    same way, since a policy that finds a hole uses it more and more (binary segmentation). Permutations are drawn with
-    a seed of their own, so that the same shares have the same p, which is no smaller than 1 / 2,000.
+    The split is that where (mean after - mean before) sqrt(n_before n_after / n) is largest: of the least squares among
+    the rises. Its p value is that of a permutation test of this largest value, with a seed of its own, no smaller than
+    1/2,000. While it is at most LEVEL, the part before is split too: a policy that finds a hole uses it more and more.
     """
     found = None
     earlier = _rise(share, round)
@@ -148,42 +144,35 @@ def search(rounds: Sequence[int], audit: Callable[[int], Audited]) -> Bisection:
     """Return the first round of the later rate; ValueError for fewer than two rounds."""
     if len(rounds) < 2:
         raise ValueError("one round alone has no earlier one")
-    found = {at: audit(rounds[at]) for at in (0, len(rounds) - 1)}
     low, high = 0, len(rounds) - 1
+    found = {at: audit(rounds[at]) for at in (low, high)}
+
+    def total(places: range) -> Audited:
+        there = [found[at] for at in places if at in found]
+        rows, differ = (sum(each[name] for each in there) for name in ("rows", "differ"))
+        return {"round": 0, "rows": rows, "differ": differ}
+
     alone = fisher(found[high], found[low])
     if alone > LEVEL:
         return {"round": None, "p": alone, "audited": [found[low], found[high]]}
     while high - low > 1:
         middle = (low + high) // 2
         found[middle] = audit(rounds[middle])
-        before = _total([each for at, each in found.items() if at <= low])
-        after = _total([each for at, each in found.items() if at >= high])
+        before, after = total(range(low + 1)), total(range(high, len(rounds)))
         if _log_likelihood(found[middle], after) > _log_likelihood(found[middle], before):
             high = middle
         else:
             low = middle
-    before = _total([each for at, each in found.items() if at <= low])
-    after = _total([each for at, each in found.items() if at >= high])
+    before, after = total(range(low + 1)), total(range(high, len(rounds)))
     return {"round": rounds[high], "p": fisher(after, before), "audited": [found[at] for at in sorted(found)]}
 
 
 def fisher(one: Audited, other: Audited) -> float:
-    """Return the chance of at least as many disagreements in `one`, if they fell on the rows of both at random.
-
-    Fisher, "The logic of inductive inference", 1935: the upper tail of the hypergeometric distribution.
-    """
+    """Return the chance (Fisher 1935) of at least as many disagreements in `one`, if they fell at random."""
     total, differ = one["rows"] + other["rows"], one["differ"] + other["differ"]
     ways = math.comb(total, one["rows"])
     tail = range(one["differ"], min(differ, one["rows"]) + 1)
     return sum(math.comb(differ, k) * math.comb(total - differ, one["rows"] - k) for k in tail) / ways
-
-
-def _total(audited: Sequence[Audited]) -> Audited:
-    return {
-        "round": 0,
-        "rows": sum(each["rows"] for each in audited),
-        "differ": sum(each["differ"] for each in audited),
-    }
 
 
 def _log_likelihood(audited: Audited, rate: Audited) -> float:
@@ -193,13 +182,9 @@ def _log_likelihood(audited: Audited, rate: Audited) -> float:
 
 
 def chosen_rows(right: Bools, doubted: Bools, num_rows: int, rng: np.random.Generator) -> Ints:
-    """Return the rows of a round to audit, at most `num_rows`: doubted ones first, then right and wrong ones in turn.
+    """Return at most `num_rows` rows to audit: doubted ones (N,) first, then right (N,) and wrong ones in turn.
 
-    Args:
-        right: The run's own verdicts (N,).
-        doubted: Rows on which a cheaper verifier disagrees with them (N,).
-        num_rows: Rows at most.
-        rng: Decides among rows alike.
+    A cheaper verifier doubts the run's own verdicts; `rng` decides among rows alike.
     """
     order = rng.permutation(len(right))
     place = np.zeros(len(right), np.int64)

@@ -4,26 +4,22 @@ A row counts for a pair of rewards if both reached a verdict. A group has anothe
 rows differs, which is 0 where all are equal: shapes of a recipe are not asked.
 """
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from pathlib import Path
 from typing import Any, TypedDict
 
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, pc, positions, take_or_null
+from gradus.data.arrays import Bools, Floats, Ints, beside, bools, codes, floats, ints, pc
 from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError
-from gradus.data.files import replace_file
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Figure
 from gradus.tasks.formats import visible
-from gradus.tasks.inspect.agreement.numbers import ONLY_FIRST, ONLY_SECOND, Change, change_of, counts_of, kappa_interval
+from gradus.tasks.inspect.agreement.numbers import Change, change_of, counts_of, kappa_interval
 from gradus.tasks.runs.history import is_evaluation
-from gradus.tasks.tracking.facts import AGREEMENT
 
 OWN = "own"
 """Name of the rewards by which the rollouts of a run were scored."""
@@ -62,8 +58,7 @@ class RoundChange(TypedDict):
 class Divergence(TypedDict):
     """The first round of a run whose update would differ, null if none does, and tokens sampled after it.
 
-    `since` is the round from which the two disagree on more of the rows that are learned from, group by group; null if
-    they nowhere do.
+    `since` is the round from which they disagree on more rows that are learned from; null if there is none.
     """
 
     run: str
@@ -157,43 +152,24 @@ def is_learned(index: int, purpose: str) -> bool:
     return bool(index) and not is_evaluation(purpose) and purpose != _PROFILE
 
 
-def keep_agreement(found: Agreement, folder: Path) -> None:
-    """Write an agreement into the folder of its run."""
-    replace_file(folder / AGREEMENT, json.dumps(found, indent=1))
-
-
 def _rows(store: Store, judged: Judged, *, again: bool) -> pa.Table:
-    """Return the rows of an artifact with the columns by which they are compared.
-
-    Rows that runs share are `again` in all but the first: they count in the rounds of each run, and once elsewhere.
-    """
-    columns = ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion")
-    found = store.read(judged.rollouts, columns)
+    """Return the columns compared of an artifact; rows that an earlier run has too are `again`: once in the sums."""
+    found = store.read(judged.rollouts, ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion"))
     length = pc.coalesce(pc.list_value_length(found.column("completion_tokens")), pa.scalar(0, pa.int32()))
     problems = pa.concat_tables([store.read(ref, ("problem_id", "domain", "source")) for ref in judged.problems])
-    at = positions(found.column("problem_id"), problems.column("problem_id"))
-    num = found.num_rows
-    return pa.table(
-        {
-            **{name: found.column(name) for name in ("rollout_id", "problem_id", "group_id", "completion")},
-            "tokens": length.cast(pa.int64()),
-            "domain": take_or_null(problems.column("domain"), at),
-            "source": take_or_null(problems.column("source"), at),
-            "run": pa.array([judged.run] * num, pa.string()),
-            "round": pa.array([judged.round] * num, pa.int64()),
-            "purpose": pa.array([judged.purpose] * num, pa.string()),
-            "again": pa.array([again] * num, pa.bool_()),
-        }
-    )
+    found = beside(found, "problem_id", problems, ("domain", "source")).drop_columns(["completion_tokens"])
+    same = {"run": judged.run, "round": judged.round, "purpose": judged.purpose, "again": again}
+    columns = {name: pa.repeat(value, found.num_rows) for name, value in same.items()}
+    for name, column in {"tokens": length.cast(pa.int64()), **columns}.items():
+        found = found.append_column(name, column)
+    return found
 
 
 def _scores(store: Store, judged: Sequence[Judged], number: int) -> _Scores:
-    parts = list[pa.Table]()
+    parts, columns = list[pa.Table](), ("reward", "correct", "extracted")
     for each in judged:
-        table = store.read(each.scores[number], ("rollout_id", "reward", "correct", "extracted"))
-        ids = store.read(each.rollouts, ("rollout_id",)).column("rollout_id")
-        at = positions(ids, table.column("rollout_id"))
-        parts.append(pa.table({name: take_or_null(table.column(name), at) for name in table.column_names[1:]}))
+        scores = store.read(each.scores[number], ("rollout_id", *columns))
+        parts.append(beside(store.read(each.rollouts, ("rollout_id",)), "rollout_id", scores, columns))
     table = pa.concat_tables(parts)
     correct = floats(table.column("correct"))
     extracted = table.column("extracted").combine_chunks()
@@ -234,8 +210,7 @@ def _cells(rows: pa.Table, first: _Scores, second: _Scores, known: Ints) -> Iter
 
 
 def _cell(by: str, value: str, first: Bools, second: Bools, cluster: Ints) -> Cell:
-    counts = counts_of(first, second)
-    both, only_first, only_second, neither = map(int, counts)
+    both, only_first, only_second, neither = counts_of(first, second).tolist()
     return {
         "by": by,
         "value": value,
@@ -244,7 +219,7 @@ def _cell(by: str, value: str, first: Bools, second: Bools, cluster: Ints) -> Ce
         "only_first": only_first,
         "only_second": only_second,
         "both_wrong": neither,
-        "agreement": 1 - float(counts[[ONLY_FIRST, ONLY_SECOND]].sum()) / len(first),
+        "agreement": 1 - (only_first + only_second) / len(first),
         "kappa": kappa_interval(first, second, _numbered(cluster)),
     }
 
@@ -267,9 +242,9 @@ def _quarters(tokens: Ints) -> pa.Array:
 def _learned(rows: pa.Table) -> dict[tuple[str, int], Ints]:
     """Return the places of the rows that are learned from, by run and round, in order."""
     places: dict[tuple[str, int], list[int]] = {}
-    for at, (run, round_, purpose) in enumerate(zip(*(rows.column(n).to_pylist() for n in _PLACE), strict=True)):
-        if is_learned(round_, purpose):
-            places.setdefault((run, round_), []).append(at)
+    for at, row in enumerate(rows.select(["run", "round", "purpose"]).to_pylist()):
+        if is_learned(row["round"], row["purpose"]):
+            places.setdefault((row["run"], row["round"]), []).append(at)
     return {key: np.array(found) for key, found in sorted(places.items())}
 
 
@@ -281,7 +256,6 @@ def _groups(rows: pa.Table) -> Ints:
 
 
 def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundChange]:
-    """Yield each round whose rows are learned from."""
     names = _groups(rows)
     for (run, round_), at in _learned(rows).items():
         group = _numbered(names[at])
@@ -296,9 +270,6 @@ def _changes(rows: pa.Table, first: _Scores, second: _Scores) -> Iterator[RoundC
             "groups": int(group.max()) + 1,
             "groups_changed": len(touched),
         }
-
-
-_PLACE = ("run", "round", "purpose")
 
 
 def _standardised(reward: Floats, group: Ints) -> Floats:

@@ -5,18 +5,17 @@ writes the same tables, so that reporting it twice changes nothing.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NotRequired, TypedDict
 
 import numpy as np
 
-from gradus.data.errors import UsageError
 from gradus.data.files import replace_file, replacing
 from gradus.data.records import Figure
-from gradus.tasks.formats import label, visible
+from gradus.tasks.formats import label
 from gradus.tasks.host.libraries import default_drawing
-from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE
+from gradus.tasks.tracking.facts import COMPARISON, COMPARISON_PICTURE, DIFFERENCES_TABLE, METHODS_TABLE, logged_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,7 +27,6 @@ Fields = dict[str, Any]
 FORMATS = (".png", ".svg", ".pdf")
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's colours, which people with any colour vision can tell apart."""
-_NAME_CHARS = 40
 _INTERVAL = ("value", "low", "high")
 _METHOD = (
     *("method", "rounds", "tokens", "seconds", "before", *_INTERVAL),
@@ -167,20 +165,6 @@ def keep_comparison(found: Comparison, folder: Path) -> None:
     plot(found, folder / COMPARISON_PICTURE)
 
 
-def logged_table(columns: Sequence[str], rows: Sequence[Mapping[str, object]]) -> str:
-    """Return rows in the format of `mlflow.log_table`, their texts safe to show."""
-    cells = [[visible(cell) if isinstance(cell := row[name], str) else cell for name in columns] for row in rows]
-    return json.dumps({"columns": columns, "data": cells}, allow_nan=False)
-
-
-def check_plot(path: Path) -> None:
-    """Raise UsageError if no picture can be written there."""
-    if path.suffix.lower() not in FORMATS:
-        raise UsageError(f"--plot {path}: there is no such format", hint=f"end it in {', '.join(FORMATS)}")
-    if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {path}: there is no folder {path.parent}", hint="make it first")
-
-
 @default_drawing()
 def plot(found: Comparison, path: Path) -> None:
     """Write the picture of a comparison."""
@@ -189,26 +173,23 @@ def plot(found: Comparison, path: Path) -> None:
     height = max(4.0, 1.2 + 0.45 * len(found["differences"])) + 0.25 * len(found["methods"])
     figure = Figure(figsize=(11, height), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(3, 2))
+    letter = letters(found)
     for method, colour in zip(found["methods"], np.resize(_COLOURS, len(found["methods"])), strict=True):
-        _curve(left, method, f"{letters(found)[method['method']]}  {label(method['method'], _NAME_CHARS)}", str(colour))
-    left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=_title(found))
+        _curve(left, method, f"{letter[method['method']]}  {label(method['method'], 40)}", str(colour))
+    title = f"{found['problems']} problems, {found['seeds']} seed{'s' * (found['seeds'] > 1)}"
+    title += f", {found['budget']}" if found["budget"] else ""
+    left.set(xlabel="completion tokens sampled (evaluation left out)", ylabel="pass@1", title=title)
     figure.legend(loc="outside lower left", frameon=False)
-    _differences(right, found, letters(found))
+    _differences(right, found, letter)
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
     with replacing(path) as temporary:
         figure.savefig(temporary, format=path.suffix.lower().removeprefix("."), dpi=150)
 
 
-def _title(found: Comparison) -> str:
-    seeds = found["seeds"]
-    text = f"{found['problems']} problems, {seeds} seed{'s' if seeds > 1 else ''}"
-    return f"{text}, {found['budget']}" if found["budget"] else text
-
-
 def _curve(axes: "Axes", method: MethodFigures, label: str, colour: str) -> None:
     tokens = [point["tokens"] for point in method["curve"]]
-    value, low, high = (np.array([p["pass_at_1"][key] for p in method["curve"]]) for key in ("value", "low", "high"))
+    value, low, high = (np.array([p["pass_at_1"][key] for p in method["curve"]]) for key in _INTERVAL)
     ends = np.stack([value - low, high - value])
     axes.errorbar(tokens, value, ends, marker="o", color=colour, ecolor=(colour, 0.4), capsize=3, label=label)
 
@@ -217,7 +198,7 @@ def _differences(axes: "Axes", found: Comparison, letter: Mapping[str, str]) -> 
     """Draw a line for each pair of methods, grey if the verdict is undecided; the margin is a band around 0."""
     axes.axvspan(-100 * found["margin"], 100 * found["margin"], color="0.93")
     for place, each in enumerate(reversed(found["differences"])):
-        value, low, high = (100 * each["difference"][key] for key in ("value", "low", "high"))
+        value, low, high = (100 * each["difference"][key] for key in _INTERVAL)
         colour = _COLOURS[0] if each["verdict"] != "undecided" else "0.6"
         axes.plot([low, high], [place, place], color=colour, linewidth=2)
         axes.plot([value], [place], marker="o", color=colour)

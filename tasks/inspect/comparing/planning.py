@@ -159,8 +159,7 @@ def _assumed(problems: int | None, units: int | None) -> Known:
 
 def sealed(plan: Mapping[str, object]) -> str:
     """Return the digest of a plan, its field `digest` left out."""
-    body = {key: value for key, value in plan.items() if key != "digest"}
-    return json_digest(body)
+    return json_digest({key: value for key, value in plan.items() if key != "digest"})
 
 
 def others(known: Known, size: tuple[int, int, int], pairs: int) -> list[Fields]:
@@ -220,15 +219,11 @@ def plan_remarks(problems: int, least: float, margin: float, *, measured: bool) 
 
 
 def _common(sides: Sequence[Sequence[Training]]) -> set[int]:
-    """Return the seeds that all methods have."""
     return set.intersection(*({t.seed for t in each} for each in sides))
 
 
 def _components(ids: pa.Array, cluster: Ints | None, sides: Sequence[Sequence[Training]]) -> list[float]:
-    """Return the variances of the difference of two methods, or twice those of one; an estimate below 0 is 0.
-
-    One method is taken to differ over problems as a seed does.
-    """
+    """Return variances of two methods' difference, or twice one's, taken to differ over problems as a seed does."""
     found = [_rates(ids, cluster, each, _common(sides)) for each in sides]
     rates, sample, samples = [each[0] for each in found], sum(each[1] for each in found), found[0][2]
     squares = crossed(rates[0] - rates[1] if len(rates) > 1 else rates[0])
@@ -299,8 +294,7 @@ def held_out(ids: Sequence[str], cluster: Ints | None = None) -> Bools:
 def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> Tuned:
     """Choose the values of each method with the highest pass@1, the first as typed of equals.
 
-    `on` names the problems; if it is empty, they are a part of the evaluated ones, whose clusters stay whole. Raise
-    BadInputError if these are too few.
+    `on` names the problems; empty: a part of the evaluated ones in whole clusters, BadInputError if too few.
     """
     trainings = [t for candidates in methods.values() for each in candidates for t in each.trainings]
     first = trainings[0]
@@ -333,7 +327,6 @@ def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> T
 
 
 def _tuned(name: str, candidates: Sequence[Candidate], rates: Mapping[str, Floats], judged: Bools) -> Fields:
-    """Return the values tried of a method with their pass@1, and those chosen."""
     means = [[rates[t.run][judged].mean() for t in each.trainings] for each in candidates]
     tried: list[Fields] = [
         {
@@ -355,7 +348,6 @@ def best_of(rates: Sequence[float | None]) -> int | None:
 
 
 def _remarks(methods: Sequence[Fields]) -> list[str]:
-    """Remark on values that failed, and on methods that have several best values."""
     rates = {each["method"]: [tried["pass_at_1"] for tried in each["tried"]] for each in methods}
     num_failed = sum(rate is None for found in rates.values() for rate in found)
     tied = [

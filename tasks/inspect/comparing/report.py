@@ -24,7 +24,6 @@ from gradus.data.arrays import Bools, Floats, Ints
 from gradus.data.errors import BadInputError
 from gradus.data.intervals import LEVEL, detectable, holm, mean_of, share_interval
 from gradus.data.lake.store import Ref
-from gradus.data.records import Figure
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.score import MARGIN
 from gradus.tasks.inspect.comparing.figures import (
@@ -82,10 +81,7 @@ class Terms:
 
 
 def compare(methods: Methods, terms: Terms | None = None, remarks: Sequence[str] = ()) -> Comparison:
-    """Compare methods on the problems of the first one's main suite; one alone has its figures.
-
-    Raise BadInputError for evaluations of other problems, or if no problem has a verdict everywhere.
-    """
+    """Compare methods on the first one's main suite; BadInputError for other problems, or none with verdicts."""
     terms = terms or Terms()
     first = next(iter(methods.values()))[0]
     ids = problem_ids(first)
@@ -155,10 +151,10 @@ def cost_of(trainings: Sequence[Training]) -> Cost:
 
 
 def by_difficulty(n: Ints, k: Ints, after: Mapping[str, Floats]) -> list[Fields]:
-    """Return figures by the pass rate before training, and at how many problems a method alone has the highest rate.
+    """Return figures by the pass rate before training, and at how many problems a method alone is the best.
 
-    `n` and `k` count judged and correct rollouts of the starting policy by problem, (P,); `after` has (S, P) rates by
-    method. How many of a random half are correct is hypergeometric: which samples these were does not matter.
+    `n` and `k` count the start's rollouts judged and right (P,), `after` has (S, P) rates by method. How many of a
+    random half are right is hypergeometric.
     """
     banded, before = k / n, None
     if can_split(n):
@@ -187,10 +183,7 @@ def can_split(n: Ints) -> bool:
 
 
 def _judged(rates: Sequence[Floats], tuned: Tuned | None, first: Training, ids: pa.Array) -> tuple[Bools, list[str]]:
-    """Return which problems (P,) are judged, those with a verdict in every evaluation, and remarks on the others.
-
-    Raise BadInputError if there is none, or if all of them tuned the methods.
-    """
+    """Return the problems (P,) with every verdict that tuned nothing, and remarks; BadInputError if none is left."""
     judged, remarks = np.logical_not(np.isnan(np.concatenate(rates)).any(axis=0)), list[str]()
     if not judged.any():
         raise BadInputError(
@@ -240,8 +233,8 @@ def _figures(
         "seeds": [t.seed for t in trainings],
         "rounds": [t.rounds for t in trainings],
         **cost_of(trainings),
-        "before": _share(before, cluster),
-        "after": _share(after, cluster),
+        "before": share_interval(units(before, cluster)),
+        "after": share_interval(units(after, cluster)),
         "gain": mean_of(units(after - before, cluster)).interval(),
         "by_seed": [
             {
@@ -260,11 +253,6 @@ def _figures(
         "stages": _mean_costs(trainings),
         "curve": curve,
     }
-
-
-def _share(rates: Floats, cluster: Ints | None) -> Figure:
-    """The interval of pass rates (S, P)."""
-    return share_interval(units(rates, cluster))
 
 
 def _mean_costs(trainings: Sequence[Training]) -> dict[str, Cost]:
@@ -306,16 +294,15 @@ def _curve(trainings: Sequence[Training], ids: pa.Array, judged: Bools, cluster:
         rates = [pass_rates(t, r, ids)[judged] for t, r in ends]
         if not np.isnan(rates).any():
             tokens = float(np.mean([t.tokens_until(r) for t, r in ends]))
-            points.append(
-                {"round": max(r for _, r in ends), "tokens": tokens, "pass_at_1": _share(np.stack(rates), cluster)}
-            )
+            rate = share_interval(units(np.stack(rates), cluster))
+            points.append({"round": max(r for _, r in ends), "tokens": tokens, "pass_at_1": rate})
     return points
 
 
 def judge_pairs(pairs: Sequence[tuple[str, str, Floats]], margin: float, planned: float | None = None) -> list[Judged]:
-    """Judge pairs (method, than, (S, P) differences of pass rates); `planned` is the difference planned to detect.
+    """Judge pairs (method, than, (S, P) differences of pass rates).
 
-    Without a measured plan, each pair's own smallest detectable difference decides what may be called equivalent.
+    `planned` is the difference planned to detect; without it each pair's own decides what may be called equivalent.
     """
     if not pairs:
         return []

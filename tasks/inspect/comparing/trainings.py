@@ -18,16 +18,7 @@ from gradus.data.arrays import Floats, Ints, bools, ints, one_array, positions, 
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
 from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.runs.history import (
-    Attempt,
-    ComputedSeconds,
-    attempts,
-    brief,
-    is_evaluation,
-    missing,
-    of_run,
-    sampled_tokens,
-)
+from gradus.tasks.runs import history
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runtime.calls import read_report
 
@@ -41,7 +32,7 @@ _REACH = 10.0
 """A midpoint lies at most this factor beyond the compute of the points."""
 
 
-class Spent(Attempt):
+class Spent(history.Attempt):
     """A stage of a training with what it cost; one that was reused as when it was computed."""
 
     tokens: int
@@ -65,7 +56,7 @@ class Training:
     @property
     def learning(self) -> list[Spent]:
         """Its stages, those of evaluations left out."""
-        return [each for each in self.stages if not is_evaluation(each["purpose"])]
+        return [each for each in self.stages if not history.is_evaluation(each["purpose"])]
 
     @property
     def tokens(self) -> int:
@@ -86,21 +77,20 @@ Methods = Mapping[str, Sequence[Training]]
 """The trainings of each method by its name, one a seed, in the order in which seeds are paired."""
 
 
-def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_damage: OnDamage = refuse) -> Training:
-    """Return a training of a run folder.
-
-    Raise UsageError if it is none, BadInputError if it has no evaluation before its first and after its last round.
-    """
+def read_training(
+    store: Store, folder: Path, computed: history.ComputedSeconds, on_damage: OnDamage = refuse
+) -> Training:
+    """Return a training of a run; UsageError if it is none, BadInputError without evaluation at both ends."""
     settings = read_settings(folder, on_damage)
     if "recipe" not in settings:
         raise UsageError(f"run {folder.name} is a single `{settings['verb']}`", hint="name trainings (`gradus runs`)")
-    standing = brief(folder, on_damage)
+    standing = history.brief(folder, on_damage)
     if standing["status"] != "finished":
         why = standing["error"] or f"it is {standing['status']}"
         raise BadInputError(
             f"run {folder.name} did not finish: {why}", hint=f"continue it: gradus train {shlex.quote(folder.name)}"
         )
-    done = [row for row in attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
+    done = [row for row in history.attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
     last = max((row["start"] for row in done), default=0)
     of_last = [row for row in done if row["start"] == last]
     stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed, on_damage)]
@@ -113,24 +103,26 @@ def read_training(store: Store, folder: Path, computed: ComputedSeconds, on_dama
     return Training(folder.name, settings.get("seed", 0), store, evaluations, stages)
 
 
-def _spent(store: Store, run: str, row: Attempt, computed: ComputedSeconds, on_damage: OnDamage) -> Iterator[Spent]:
+def _spent(
+    store: Store, run: str, row: history.Attempt, computed: history.ComputedSeconds, on_damage: OnDamage
+) -> Iterator[Spent]:
     """Yield a stage with its tokens and seconds; nothing if a comparison reads its artifact and cannot."""
     ref, tokens, samples = Ref.parse(row["output"]), 0, row["stage"] == "rollout"
     try:
         if (samples or _evaluates_main(row)) and store.whole(ref) is None:
-            raise missing(str(ref), run, "train")
+            raise history.missing(str(ref), run, "train")
         if samples:
-            tokens = sampled_tokens("rollout", read_report(store, ref).get("summary", {}))
+            tokens = history.sampled_tokens("rollout", read_report(store, ref).get("summary", {}))
         elif _evaluates_main(row):
             store.verify(ref)
     except CorruptArtifactError as damage:
-        on_damage(of_run(damage, store.path(ref), run, "train"))
+        on_damage(history.of_run(damage, store.path(ref), run, "train"))
         return
     seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
     yield {**row, "tokens": tokens, "seconds": seconds}
 
 
-def _evaluates_main(row: Attempt) -> bool:
+def _evaluates_main(row: history.Attempt) -> bool:
     return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
@@ -150,26 +142,20 @@ def problem_rows(store: Store, evaluation: Ref, problems: pa.Array, columns: Seq
 
 
 def pass_rates(training: Training, round_index: int, problems: pa.Array) -> Floats:
-    """Return the pass rate of each problem (P,) after a round on the main suite; NaN for one without a verdict.
-
-    Raise BadInputError if the evaluation is of other problems.
-    """
+    """Return each problem's pass rate (P,) after a round, NaN without a verdict; BadInputError for others."""
     n, k = verdicts(training, round_index, problems)
     return np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
 
 
 def verdicts(training: Training, round_index: int, problems: pa.Array) -> tuple[Ints, Ints]:
-    """Return how many rollouts of each problem (P,) were judged after a round on the main suite, and correct.
-
-    Raise BadInputError if the evaluation is of other problems.
-    """
+    """Return each problem's rollouts judged after a round, and those right, (P,); BadInputError for others."""
     table = training.store.read(training.evaluations[round_index], ["problem_id", "n", "k"])
     at = positions(problems, table.column("problem_id"))
-    missing = int((at < 0).sum())
-    more = table.num_rows - (len(problems) - missing)
-    if missing or more:
+    absent = int((at < 0).sum())
+    more = table.num_rows - (len(problems) - absent)
+    if absent or more:
         raise BadInputError(
-            f"run {training.run} was evaluated on other problems: {missing} of {len(problems)} are missing, "
+            f"run {training.run} was evaluated on other problems: {absent} of {len(problems)} are missing, "
             f"{more} are not among those of the first",
             hint="compare trainings with the same evaluate.problems",
         )
@@ -178,10 +164,7 @@ def verdicts(training: Training, round_index: int, problems: pa.Array) -> tuple[
 
 
 def recount(trainings: Sequence[Training]) -> int:
-    """Count the verdicts of every evaluation of trainings in its scores; return how many evaluations there are.
-
-    Raise BadInputError if an evaluation has other counts than its scores.
-    """
+    """Count every evaluation's verdicts in its scores; return how many there are, BadInputError if one differs."""
     found = {str(ref): (t.store, ref) for t in trainings for ref in t.evaluations.values()}
     for store, evaluation in found.values():
         table = store.read(evaluation, ["problem_id", "n", "k"])
@@ -189,9 +172,7 @@ def recount(trainings: Sequence[Training]) -> int:
         for text in store.manifest(evaluation).parents.get("scores", []):
             scores = store.read(Ref.parse(text), ["problem_id", "correct"]).drop_null()
             at = positions(scores.column("problem_id"), table.column("problem_id"))
-            counts += [
-                np.bincount(each, minlength=table.num_rows) for each in (at, at[bools(scores.column("correct"))])
-            ]
+            counts += [np.bincount(each, minlength=len(table)) for each in (at, at[bools(scores.column("correct"))])]
         if (counts != [ints(table.column(name)) for name in ("n", "k")]).any():
             raise BadInputError(
                 f"{evaluation} does not count the verdicts of its scores",
@@ -272,18 +253,16 @@ class Sigmoid:
 
     def at(self, compute: Floats | float) -> Floats:
         """Return the rate at each compute, which is 0 or more."""
-        return self.start + (self.asymptote - self.start) * _share(
-            np.asarray(compute, np.float64), self.exponent, self.midpoint
-        )
+        share = _share(np.asarray(compute, np.float64), self.exponent, self.midpoint)
+        return self.start + (self.asymptote - self.start) * share
 
 
 def fit_sigmoid(compute: Floats, rate: Floats) -> Sigmoid:
     """Return the sigmoid of least squares through the rates (N,) in 0..1 at computes (N,), the first of which is 0.
 
-    The Art of Scaling Reinforcement Learning Compute, arXiv 2510.13786, eq. 1; its fit, too, takes R_0 as measured. For
-    each exponent and midpoint the asymptote is that of least squares in R_0 .. 1; those two are searched on a grid and
-    then refined. Extrapolation is only as good as the points are far along the curve.
-    Raise ValueError for fewer than MIN_POINTS points, or if the first is not the only one at compute 0.
+    The Art of Scaling Reinforcement Learning Compute, arXiv 2510.13786, eq. 1; its fit, too, takes R_0 as measured.
+    Exponent and midpoint are searched on a grid and refined; the asymptote is that of least squares in R_0 .. 1 for
+    each of them. Raise ValueError for fewer than MIN_POINTS points, or if the first is not the only one at compute 0.
     """
     import scipy.optimize  # noqa: PLC0415 - slow, and for this alone
 

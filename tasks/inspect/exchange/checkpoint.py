@@ -61,8 +61,16 @@ class Prompting:
         rollout = recipe.get("rollout", {})
         suite = next(iter(_suites(recipe)), {})
         prompt, stop = (rollout.get(key) if suite.get(key) is None else suite[key] for key in ("prompt", "stop"))
-        style = PromptConfig.model_validate(prompt or {}).style
-        return cls(policy, style, _sampling(suite.get("sample", {}), rollout, stop or []))
+        sample = suite.get("sample", {})
+        temperature = sample.get("temperature", 1.0)
+        drawn = {"temperature": temperature, "top_p": rollout.get("top_p", 1.0), "top_k": rollout.get("top_k", 0)}
+        more = {"max_new_tokens": sample.get("max_tokens"), "stop_strings": list(stop or ())}
+        sampling = {
+            "do_sample": bool(temperature),
+            **(drawn if temperature else {}),  # the own top_k of `generate` is 50
+            **{name: value for name, value in more.items() if value},
+        }
+        return cls(policy, PromptConfig.model_validate(prompt or {}).style, sampling)
 
     @cached_property
     def _prompt_side(self) -> PromptSide:
@@ -84,14 +92,10 @@ class Prompting:
 
     def text(self, problem: Mapping[str, Any]) -> str:
         """Return the prompt of a problem."""
-        side = self._prompt_side
-        return prompt_text(side.tokenizer, problem["question"], problem["messages"], style=self.style)
+        return prompt_text(self._prompt_side.tokenizer, problem["question"], problem["messages"], style=self.style)
 
     def write(self, folder: Path, *, whole: bool) -> list[str]:
-        """Write into an exported folder what it lacks; return the names of the files.
-
-        An adapter has no generation configuration: peft reads that of its base.
-        """
+        """Write what an exported folder lacks; return the names. peft reads generation settings of the base."""
         names: list[str] = []
         if not (folder / TOKENIZER).is_file():
             names += [Path(path).name for path in self._prompt_side.tokenizer.save_pretrained(folder)]
@@ -105,18 +109,6 @@ class Prompting:
             replace_file(path, json.dumps({**kept, **self.sampling}, indent=2, sort_keys=True) + "\n")
             names.append(GENERATION)
         return [name for name in names if (folder / name).is_file()]
-
-
-def _sampling(sample: Mapping[str, Any], rollout: Mapping[str, Any], stop: list[str]) -> dict[str, object]:
-    """Return the sampling as arguments of `generate`, whose own top_k is 50."""
-    temperature = sample.get("temperature", 1.0)
-    drawn = {"temperature": temperature, "top_p": rollout.get("top_p", 1.0), "top_k": rollout.get("top_k", 0)}
-    return {
-        "do_sample": bool(temperature),
-        **(drawn if temperature else {}),
-        **({"max_new_tokens": sample["max_tokens"]} if sample.get("max_tokens") else {}),
-        **({"stop_strings": list(stop)} if stop else {}),
-    }
 
 
 def example_of(store: Store, evaluation: Ref | None) -> Mapping[str, Any] | None:
@@ -181,10 +173,7 @@ def model_card(
     prompting: Prompting | None = None,
     example: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the card: where the weights come from, data, evaluation, how to load and prompt them, recipe.
-
-    `base` is the name of an adapter's base, `example` what `example_of` returned.
-    """
+    """Return the card; `base` is the name of an adapter's base, `example` what `example_of` returned."""
     environment = Environment(trim_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Markdown, by `code` and `block`
     environment.filters.update({"code": _code, "block": _block, "json": json.dumps, "python": repr})
     facts: dict[str, Any] = {"ref": ref, "source": source, "base": base, "prompting": prompting}
@@ -195,8 +184,7 @@ def model_card(
     if prompting and example:
         completion = example["completion"]
         facts["example"] = {"messages": facts["messages"], "prompt": prompting.text(example), "completion": completion}
-    template = environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8"))
-    return template.render(facts)
+    return environment.from_string((Path(__file__).parent / "card.md").read_text(encoding="utf-8")).render(facts)
 
 
 def _code(text: object) -> str:
@@ -218,7 +206,6 @@ _WHOLE = (
     "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "added_tokens.json",
     *TOKENIZER_FILES,
 )  # fmt: skip
-"""Names of the files that make a policy."""
 
 
 def write_checkpoint(
@@ -270,7 +257,6 @@ def _copied(store: Store, ref: Ref, patterns: Sequence[str], folder: Path) -> li
 
 
 def _write_adapter(store: Store, ref: Ref, base: str, folder: Path) -> list[str]:
-    """Write an adapter whose configuration calls its base by a name; return the names of the files."""
     name, revision = split_name(base)
     config = json.loads((store.path(ref) / ADAPTER_CONFIG).read_bytes())
     config |= {"base_model_name_or_path": name, "revision": revision}
@@ -280,10 +266,7 @@ def _write_adapter(store: Store, ref: Ref, base: str, folder: Path) -> list[str]
 
 
 def _write_merged(store: Store, ref: Ref, folder: Path) -> list[str]:
-    """Write an adapter's base with the adapter added to its weights, as a whole policy in the base's number format.
-
-    Return the names of the files. The weights are held against base and adapter before they are written.
-    """
+    """Write an adapter's base with the adapter added, once that is proved, as a whole policy; return the files."""
     try:
         policy = load_policy(store.path(ref))
         proof_of_merged(dict(policy.model.state_dict()), read_adapter(store.path(ref)))
@@ -300,10 +283,7 @@ def _write_merged(store: Store, ref: Ref, folder: Path) -> list[str]:
 
 
 def name_of(store: Store, base: Ref) -> str:
-    """Return the name by which a user's policy came into the lake: a folder, or `id@revision` on the hub.
-
-    That is the path of the artifact if it was made in the lake, and if the folder has other files now.
-    """
+    """Return the folder or `id@revision` that a user's policy was read from; its path in the lake if that changed."""
     manifest = store.manifest(base)
     name = manifest.config.get(NAMED, "")
     folder = Path(name)

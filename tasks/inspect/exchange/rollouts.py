@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from gradus.data.arrays import positions, take_or_null
+from gradus.data.arrays import beside
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
@@ -24,7 +24,7 @@ from gradus.data.exchange.tables import tables_of
 from gradus.data.files import replacing
 from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
-from gradus.data.records import Problem, Row
+from gradus.data.records import Problem
 from gradus.data.sources.formats import UnusableRowError, content_id
 from gradus.data.sources.problems import folded
 from gradus.data.sources.reading import Refused, read_rows
@@ -57,11 +57,6 @@ class NoneRefused(Refused):
         raise BadInputError(f"{place}: {reason}", hint=OWN_HINT)
 
 
-def own_hint(row: Row) -> str:
-    """Return the hint of an error about a row, with the columns that the row has."""
-    return f"{OWN_HINT}; its columns are {shortened(', '.join(map(str, row)))}" if row else OWN_HINT
-
-
 class ProblemNames:
     """The problems that the rows of a table may name, any if there are none, and the samples that it had so far."""
 
@@ -76,10 +71,7 @@ class ProblemNames:
         self._places: dict[tuple[str, int, int], str] = {}
 
     def of(self, row: Exchanged, place: str) -> str:
-        """Return the id of a row's problem, of a question without one that which `ingest` makes.
-
-        Raise UnusableRowError for a problem that is not known, and a sample that was there before.
-        """
+        """Return the id of a row's problem; UnusableRowError for one not known, and for a sample once more."""
         name = row.problem_id or self._of_question(row.prompt)
         if not self._any and name not in self._known:
             raise UnusableRowError(f"{shortened(name)} is none of the {len(self._known)} problems")
@@ -114,10 +106,7 @@ def check_source(
     columns: Mapping[str, str] | None = None,
     problems: str | None = None,
 ) -> None:
-    """Raise UsageError if there is nothing to read, tokens without a tokenizer, or a policy beside texts.
-
-    Also for problems beside rollouts of another system, which have prompts instead of questions.
-    """
+    """Raise UsageError for no file, tokens without tokenizer, a policy beside texts, problems beside prompts."""
     found = reader(name)
     if problems is not None and not found.strict:
         raise UsageError("--problems goes with --from table", hint="leave it out")
@@ -143,10 +132,10 @@ def read_incoming(
 ) -> tuple[dict[str, pa.Table], int, dict[str, int]]:
     """Read a file, or all files of a folder; return the tables, the number of files and refused rows by reason.
 
-    `columns` renames what a row has, theirs by the name it should have. A row without a verdict is correct if its
-    reward is at least `correct_at`; if a user's own table has no verdict, and all its rewards are 0 or 1, that is 1.
-    A user's own rows name one of `problems`, if they are given, by id or else by question. Raise BadInputError if there
-    is no file, or no row that can be used, and for the first unusable row of a user's own file.
+    `columns` renames what a row has, theirs by the name it should have. A row without a verdict is correct from the
+    reward `correct_at` on: 1 for a user's own table without verdicts whose rewards are 0 and 1. Its rows name one of
+    `problems`, if they are given, by id or question. BadInputError for no usable row, and for the first unusable one of
+    a user's own.
     """
     found = reader(name)
     refuse_fields(columns, found.columns, f"a file of {name}")
@@ -160,7 +149,11 @@ def read_incoming(
         hint = OWN_HINT if found.strict else "is --from right?"
         raise BadInputError(f"no row can be read as a rollout of {name}: {text}", hint=hint)
     if not found.texts and tokenizer is not None:
-        rows = _with_texts(rows, tokenizer_of(tokenizer))
+        known = tokenizer_of(tokenizer)
+        prompts = texts_of(known, [row.prompt_tokens or () for row in rows])
+        completions = texts_of(known, [row.completion_tokens or () for row in rows])
+        both = zip(rows, prompts, completions, strict=True)
+        rows = [replace(row, prompt=prompt, completion=completion) for row, prompt, completion in both]
     if found.strict and correct_at is None and all(row.correct is None and row.reward in (0, 1) for row in rows):
         correct_at = 1.0
     return tables_of(rows, name, correct_at), len(files), dict(refused.reasons)
@@ -175,12 +168,11 @@ def _files(path: Path, suffix: str) -> list[Path]:
         raise BadInputError(f"{shortened(str(link))} is a link", hint="put the file itself there")
     if not files:
         raise BadInputError(f"{path} has no {suffix} file", hint="give the folder that the other system wrote to")
-    return sorted(files, key=_in_order)
 
+    def in_order(file: Path) -> list[tuple[int, str]]:  # 2.jsonl comes before 10.jsonl
+        return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(file))]
 
-def _in_order(path: Path) -> list[tuple[int, str]]:
-    """Return a key by which 2.jsonl comes before 10.jsonl."""
-    return [(int(part), "") if part.isdigit() else (0, part) for part in _NUMBER.split(str(path))]
+    return sorted(files, key=in_order)
 
 
 def _rows(
@@ -192,23 +184,14 @@ def _rows(
             row = replace(row, problem_id=names.of(row, located.place)) if names else row
         except UnusableRowError as reason:
             if found.strict:
-                raise BadInputError(f"{located.place}: {reason}", hint=own_hint(located.row)) from None
+                there = f"; its columns are {shortened(', '.join(map(str, located.row)))}" if located.row else ""
+                raise BadInputError(f"{located.place}: {reason}", hint=f"{OWN_HINT}{there}") from None
             refused.add(str(reason), located.place)
         else:
-            yield _of_file(row, file) if found.step_in_name else row
-
-
-def _of_file(row: Exchanged, file: Path) -> Exchanged:
-    """Return a row with the step that the name of its file says, and a group of that file alone."""
-    numbers = [int(part) for part in _NUMBER.findall(file.stem) if len(part) < 10]
-    return replace(row, round=numbers[-1] if numbers else 0, group_id=f"{file.stem}/{row.group_id}")
-
-
-def _with_texts(rows: list[Exchanged], tokenizer: Tokenizer) -> list[Exchanged]:
-    prompts = texts_of(tokenizer, [row.prompt_tokens or () for row in rows])
-    completions = texts_of(tokenizer, [row.completion_tokens or () for row in rows])
-    both = zip(rows, prompts, completions, strict=True)
-    return [replace(row, prompt=prompt, completion=completion) for row, prompt, completion in both]
+            if found.step_in_name:  # and its groups are of that file alone
+                step = ([0] + [int(part) for part in _NUMBER.findall(file.stem) if len(part) < 10])[-1]
+                row = replace(row, round=step, group_id=f"{file.stem}/{row.group_id}")
+            yield row
 
 
 def check_format(name: str, where: str | None = None) -> None:
@@ -229,8 +212,8 @@ def check_format(name: str, where: str | None = None) -> None:
 def uses_of(store: Store, runs: Path, what: str, scores: str | None = None, on_damage: OnDamage = refuse) -> list[Use]:
     """Return the rollouts that `what` names, a run's or an artifact, with their scores; `scores` names those to take.
 
-    Of a run those are meant that its updates could learn from: neither its profile nor its evaluations. Raise
-    UsageError if there are none, or if an artifact has several scores and none is named.
+    Of a run those that its updates could learn from: no profile, no evaluations. Raise UsageError if there are none, or
+    if an artifact has several scores and none is named.
     """
     if REFERENCE.fullmatch(what):
         return [_use_of(store, runs, Ref.parse(full_name(store.root, what)), scores, on_damage)]
@@ -254,9 +237,8 @@ def _use_of(store: Store, runs: Path, ref: Ref, scores: str | None, on_damage: O
     lineage = Lineage(store, every, whole_lake=True, on_damage=on_damage)
     known = list(dict.fromkeys(use.scores for use in lineage.uses if use.rollouts == ref and use.scores))
     if len(known) > 1:
-        raise UsageError(
-            f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {', '.join(map(str, known[:5]))}"
-        )
+        listed = ", ".join(map(str, known[:5]))
+        raise UsageError(f"{ref} was scored {len(known)} times", hint=f"give --scores, one of {listed}")
     return Use(None, None, None, ref, known[0] if known else None)
 
 
@@ -293,7 +275,6 @@ def write_rollouts(
 
 
 def _meeting(rows: pa.Table, where: str) -> pa.Table:
-    """Return the rows that meet a user's condition, in their order."""
     from gradus.data.lake.queries import Relation, select  # noqa: PLC0415 - DuckDB, for this option alone
 
     placed = rows.append_column("place", pa.array(range(rows.num_rows), pa.int64()))
@@ -309,10 +290,7 @@ def _meeting(rows: pa.Table, where: str) -> pa.Table:
 
 
 def _whole(store: Store, uses: Sequence[Use], on_damage: OnDamage) -> Iterator[pa.Table]:
-    """Yield the rows of each use; one of which an artifact is damaged or missing is left out whole.
-
-    Of a run those are meant that it could learn from, and no judge's.
-    """
+    """Yield the rows of each use, of a run's those to learn from; one with a damaged artifact is left out whole."""
     for use in uses:
         try:
             rows = _joined(store, use)
@@ -325,19 +303,10 @@ def _joined(store: Store, use: Use) -> pa.Table:
     """Return rollouts with their scores, and with question and gold answer of their problems where those are there."""
     rows, problems = store.read(use.rollouts), _problems(store, use)
     if use.scores is not None:
-        rows = _beside(rows, "rollout_id", store.read(use.scores, ["rollout_id", *_SCORED]), _SCORED)
+        rows = beside(rows, "rollout_id", store.read(use.scores, ["rollout_id", *_SCORED]), _SCORED)
     if problems is not None:
         asked = [name for name in ("question", "answer") if name not in rows.column_names]
-        rows = _beside(rows, "problem_id", problems, asked)
-    return rows
-
-
-def _beside(rows: pa.Table, key: str, others: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Return rows with columns of those that have the same key, in the place of their own."""
-    at = positions(rows.column(key), others.column(key))
-    rows = rows.drop_columns([name for name in names if name in rows.column_names])
-    for name in names:
-        rows = rows.append_column(name, take_or_null(others.column(name), at))
+        rows = beside(rows, "problem_id", problems, asked)
     return rows
 
 

@@ -15,14 +15,12 @@ LIMIT_S = 120.0
 
 
 def write_at_end(home: Path, folder: Path, status: Status | None = None, error: str = "") -> str:
-    """Write the report and the table of samples of a training; return a sentence if that failed, else an empty text.
+    """Write report and table of samples of a training, in LIMIT_S; return a sentence if that failed, else "".
 
-    `status` is how the run ends if its journal does not say so yet. Takes LIMIT_S at most. What an earlier command
-    left is removed first: it would not tell how the run ended.
+    `status` is how the run ends, if its journal does not say so yet. What an earlier command left is removed first.
     """
     page, table = folder / REPORT_PAGE, folder / SAMPLE_TABLE
-    module = "gradus.tasks.inspect.report.writing"
-    command = [sys.executable, "-P", "-m", module, folder.name, str(page), str(table)]
+    command = [sys.executable, "-P", "-m", "gradus.tasks.inspect.report.writing", folder.name, str(page), str(table)]
     try:
         page.unlink(missing_ok=True)
         table.unlink(missing_ok=True)

@@ -27,14 +27,13 @@ from gradus.data.files import replacing
 from gradus.data.lake.store import Ref
 from gradus.tasks.formats import count, interval, label, number, visible
 from gradus.tasks.host.libraries import default_drawing
-from gradus.tasks.inspect.sql_views import Row, RunRows
+from gradus.tasks.inspect.sql_views import Row, RunRows, report_of
 
 Kind = Literal["lines", "heat", "bars", "costs"]
 MAX_PROBLEMS = 240
 """Rows of a map; of more problems every n-th is shown, in order of their pass rate."""
 NOT_SOLVED = "not solved"
 RESAMPLES = 1000
-"""Draws of groups for an interval."""
 INK, FAINT = "#1f2328", "#8b949e"
 SERIES = ("#0969da", "#bc4c00", "#1a7f37", "#8250df", "#bf3989", "#9a6700", "#1b7c83", "#57606a")
 VARIABLES = {INK: "--ink", FAINT: "--faint", **{colour: f"--series-{i}" for i, colour in enumerate(SERIES)}}
@@ -182,7 +181,6 @@ from spent where seconds <> 0 or tokens <> 0 order by seconds desc, stage, purpo
 
 
 def _of_steps(key: str, title: str, unit: str, *names: str) -> tuple[str, str, str, str, Kind, str]:
-    """Return a chart of metrics that updates report of each optimiser step."""
     return key, title, unit, _OF_STEPS, "lines", _STEPS.format(", ".join(f"'policy/{name}'" for name in names))
 
 
@@ -267,10 +265,7 @@ def _rewards(rows: RunRows) -> Iterator[Row]:
 
 
 def mean_of_groups(groups: Floats) -> tuple[float, float, float]:
-    """Mean of all rollouts and its percentile bootstrap interval, of counts and sums by group (G, 2).
-
-    Groups that all agree have no interval: resampled, they would claim one without width.
-    """
+    """Mean of all rollouts and its bootstrap interval, of counts and sums by group (G, 2); none if all groups agree."""
     counts, total = groups.T
     mean = float(total.sum() / counts.sum())
     if len(np.unique(total / counts)) < 2:
@@ -298,7 +293,7 @@ def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     for row in rows.lineage.current(rows.run):
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
-            yield row["round"], ref.digest, rows.report(ref).get("summary", {})
+            yield row["round"], ref.digest, report_of(rows.store, rows.lineage, ref).get("summary", {})
 
 
 @contextlib.contextmanager

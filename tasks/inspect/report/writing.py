@@ -1,7 +1,5 @@
 """Write a run's report: `report.html`, one file that loads nothing and runs nothing, and its pictures as PNG.
 
-write_report(Home.from_environment(), "demo-1a2b3c4d", Path("report.html"), print)
-
 echo null | python -m gradus.tasks.inspect.report.writing RUN PAGE TABLE    # in a process of its own (see at_end.py)
 
 Its texts are few: problems that changed most, groups of unequal rewards, what evaluations newly solved and lost, and
@@ -37,7 +35,6 @@ HERE = Path(__file__).parent
 TABLES = ("metrics", "stages", "evaluations", "help")
 """The tables that a report reads beside `sampled`."""
 SECTIONS = ("charts", "maps", "hints", "costs")
-"""Sections of figures."""
 Page = Mapping[str, Any]
 """Everything that the page says, by the names of the template."""
 MAX_CHANGED = 6
@@ -49,7 +46,6 @@ MAX_FLIPPED = 12
 MAX_EVALUATED = 48
 """Evaluated problems, the first by name, in the table of samples."""
 MAX_ROLLOUTS = 8
-"""Rollouts of a group that are shown."""
 COLUMNS = (
     *("problem_id", "purpose", "round", "place", "question", "answer", "hint", "completion"),
     *("reward", "parts", "advantage", "tokens", "verdict"),
@@ -86,8 +82,7 @@ def write_report(
 ) -> list[Path]:
     """Write the report of a run, its pictures as PNG into a folder, and its table of samples; return the files.
 
-    `ending` is its status and its error, if its journal does not say so yet. Raise UsageError if there is no such run
-    or no such folder.
+    `ending` is status and error, if its journal has none yet. UsageError if there is no such run or no such folder.
     """
     if not out.parent.is_dir():
         raise UsageError(f"there is no folder {out.parent}", hint="make it, or give another --out")
@@ -150,7 +145,6 @@ def coloured(rollout: Rollout) -> Markup:
 
 
 def _story(rows: RunRows, ending: Mapping[str, str] | None) -> str:
-    """Return the verb, beginning and end of the run, in a sentence."""
     brief = rows.run.brief
     status, error = ((ending or brief)[name] for name in ("status", "error"))
     began = brief["started"]
@@ -281,9 +275,8 @@ def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict
 def sample_table(evaluated: Iterable[Group], chosen: Sequence[Shown]) -> str:
     """Return the table as JSON: evaluated problems, then the groups that the report shows.
 
-    It has the format of `mlflow.log_table`, with the same name and columns in every training: MLflow's page of runs
-    puts tables of one name side by side, by any of their columns. The evaluated problems come first, since they are the
-    same in every run of a recipe. Left out: all other rollouts, which Parquet holds.
+    It is as `mlflow.log_table` writes it, with one name and the same columns in every training, since MLflow's page of
+    runs puts such tables side by side; the evaluated problems, first, are the same in every run of a recipe.
     """
     groups = [*evaluated, *(group for shown in chosen for group in shown.groups)]
     rows = [_row(group, place, each) for group in groups for place, each in enumerate(group.rollouts)]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.flows.console.agreement_tables import render_bisected
 from gradus.flows.console.run_tables import render_run_story, render_runs
+from gradus.flows.console.study_tables import render_bisected
 from gradus.tasks.formats import size
 from gradus.tasks.runs.history import of_run
 from tests.conftest import TESTS_PATH, seen_on_a_terminal

@@ -13,7 +13,7 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.schema import ROLLOUTS
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.console.comparison_tables import render_comparison
+from gradus.flows.console.study_tables import render_comparison
 from gradus.tasks.inspect.comparing.figures import START, Comparison, keep_comparison, plot
 from gradus.tasks.inspect.comparing.planning import known_of
 from gradus.tasks.inspect.comparing.report import Terms, compare

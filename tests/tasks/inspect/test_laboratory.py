@@ -10,7 +10,7 @@ from safetensors.numpy import save
 from gradus.data.lake.schema import GRADIENTS as ROWS
 from gradus.data.lake.schema import HALVES, HALVES_FILE
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.console.laboratory_tables import render_laboratory
+from gradus.flows.console.study_tables import render_laboratory
 from gradus.tasks.inspect.laboratory import Cell, keep_laboratory, laboratory
 
 GRADIENTS = {

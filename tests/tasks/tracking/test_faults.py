@@ -152,15 +152,15 @@ def test_a_sidecar_killed_while_it_follows_is_replaced_without_a_trace(new_run: 
     first = start_sidecar(run.folder)
     run.score(1)
     until(lambda: State.load(run.folder).offset > 0 and len(run.told()["runs"]) == 2)
-    first.process.send_signal(signal.SIGKILL)
-    first.process.wait()
+    first.send_signal(signal.SIGKILL)
+    first.wait()
     run.update(1)
     run.journal.run_finished(status="finished")
     second = start_sidecar(run.folder)
-    assert wait(second, 0.01).telling
-    second.process.returncode = None
-    assert wait(second, 60).sentence == ""
-    assert second.process.returncode == 0
+    assert wait(second, run.folder, 0.01).telling
+    second.returncode = None
+    assert wait(second, run.folder, 60).sentence == ""
+    assert second.returncode == 0
     assert (run.folder / "logs" / "tracking.log").read_text() == ""
     told = run.told()
     assert [row[2] for row in told["runs"]] == ["FINISHED"] * 3

@@ -11,9 +11,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from gradus.data.errors import BadInputError, UsageError
-from gradus.flows.console.browser.labelling import LabelBrowser
-from gradus.flows.console.browser.lists import Browser, Lines
-from gradus.flows.console.browser.program import browse_run
+from gradus.flows.console.browser.program import Browser, LabelBrowser, Lines, browse_run
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.agreement.labels import ask_for, read_labels
 from gradus.tasks.inspect.sql_views import open_run
