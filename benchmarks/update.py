@@ -43,8 +43,11 @@ from gradus.models.objectives.ragged import Ragged  # noqa: E402
 from gradus.models.objectives.rows import Rows  # noqa: E402
 from gradus.models.policy import load_policy  # noqa: E402
 from gradus.models.training.learning_rows import learning_rows  # noqa: E402
-from gradus.models.training.parallel.ranks import ALONE, Ranks  # noqa: E402
-from gradus.models.training.parallel.sharding import shard  # noqa: E402
+from gradus.models.training.parallel import (  # noqa: E402
+    ALONE,
+    Ranks,
+    shard,
+)
 from gradus.models.training.passes import Budget, divided  # noqa: E402
 from gradus.models.training.settings import StepConfig  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402

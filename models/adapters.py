@@ -59,8 +59,12 @@ class Adapter:
     @cached_property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:
         """Module -> A (r, in) and B (out, r), as in the file; raise PolicyError if it holds anything else."""
-        found: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in _tensors(self.folder / ADAPTER_WEIGHTS).items():
+        path, found = self.folder / ADAPTER_WEIGHTS, dict[str, dict[str, Tensor]]()
+        try:
+            tensors = load_file(path)
+        except (OSError, SafetensorError) as error:
+            raise PolicyError(f"{path} cannot be read{library_reason(error)}") from None
+        for name, tensor in tensors.items():
             match = _TENSOR.fullmatch(name)
             if match is None:
                 raise PolicyError(f"{self.folder} adapts more than linear layers ({name}), which is not supported")
@@ -70,7 +74,7 @@ class Adapter:
             if set(sides) != {"A", "B"} or sides["A"].ndim != 2 or sides["B"].shape[1:] != sides["A"].shape[:1]:
                 raise PolicyError(f"{self.folder}: {module} has no pair of matrices A (r, in) and B (out, r): {shapes}")
         if not found:
-            raise PolicyError(f"{self.folder / ADAPTER_WEIGHTS} holds no matrices")
+            raise PolicyError(f"{path} holds no matrices")
         return {module: (sides["A"], sides["B"]) for module, sides in sorted(found.items())}
 
     @property
@@ -165,13 +169,6 @@ def _is_sum(held: Tensor, weight: Tensor, adapter: Adapter, module: str) -> bool
     expected = (weight.float() + adapter.scale(module) * (b.float() @ a.float())).to(held.dtype).float()
     off, change = (held.float() - expected).abs().mean(), (expected - weight.float()).abs().mean()
     return bool(off <= _SAME_FRAC * change)
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    try:
-        return load_file(path)
-    except (OSError, SafetensorError) as error:
-        raise PolicyError(f"{path} cannot be read{library_reason(error)}") from None
 
 
 def _config(path: Path) -> "LoraConfig":

@@ -17,7 +17,11 @@ _PLACE = "\0"
 
 def plain_chat_template(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> str:
     """Return the template as Jinja: special tokens, system paragraph, question; more than one question is refused."""
-    before, behind = _special_texts(tokenizer)
+    # The special tokens that the tokenizer puts before and behind a text, which a chat template writes itself.
+    without: list[int] = tokenizer("1", add_special_tokens=False)["input_ids"]
+    ids: list[int] = tokenizer("1")["input_ids"]
+    start = next((at for at in range(len(ids)) if ids[at : at + len(without)] == without), 0)
+    before, behind = (str(tokenizer.decode(part)) for part in (ids[:start], ids[start + len(without) :]))
     parts = filled(style.template, _PLACE).split(_PLACE) if style.template else ["", "\n"]
     question = " + messages[-1]['content'] + ".join(map(_literal, parts))
     system = f"(messages[0]['content'] if messages[0]['role'] == 'system' else {_literal(style.system)})"
@@ -33,15 +37,6 @@ def plain_chat_template(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) 
 def is_plain(template: object) -> bool:
     """Return whether a chat template was made here."""
     return isinstance(template, str) and template.startswith(MARK)
-
-
-def _special_texts(tokenizer: PreTrainedTokenizerBase) -> tuple[str, str]:
-    """The special tokens that the tokenizer puts before and behind a text, which a chat template writes itself."""
-    without: list[int] = tokenizer("1", add_special_tokens=False)["input_ids"]
-    ids: list[int] = tokenizer("1")["input_ids"]
-    start = next((at for at in range(len(ids)) if ids[at : at + len(without)] == without), 0)
-    before, behind = (tokenizer.decode(part) for part in (ids[:start], ids[start + len(without) :]))
-    return str(before), str(behind)
 
 
 def _literal(text: str) -> str:

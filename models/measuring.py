@@ -35,7 +35,6 @@ Tokens = Sequence[Sequence[int]] | Lists
 Pool = Callable[[Floats], Any]
 """Function of the hidden states of one text, (L, D), that returns a number, or a vector of the same length for all."""
 
-
 _NONE = Lists(np.zeros(0), np.zeros(1, np.int64))
 
 
@@ -157,17 +156,16 @@ class Model:
         whole = before.lengths + after.lengths
         fits = (before.lengths > 0) & (after.lengths > 0) & (whole <= self._context_tokens)
         chosen = fits.nonzero()[:, 0]
-        found = _of_no_tokens(top)
+        none, likely = torch.zeros(0), torch.zeros(0, top)
+        found = TokenLogprobs(none, none, top_ids=likely.long(), top_logp=likely, logsumexp=none)
         if len(chosen):
             kept = after.select(chosen)
             logprobs = torch.zeros(len(kept.values))
             rows = learning_rows(before.select(chosen), kept, logprobs=logprobs, temperature=at[chosen])
             asked = Asked(logsumexp=logsumexp, top_k=top)
             found = all_tokens(self._policy.model, rows, self._budget, self._on_rows, asked)
-        columns = {"logp": found.logp, "entropy": found.entropy}
-        columns |= {"logsumexp": found.logsumexp} if logsumexp else {}
-        columns |= {"top_ids": found.top_ids, "top_logp": found.top_logp} if top else {}
-        return TargetLogprobs(**{name: _spread(each, after.lengths, fits) for name, each in columns.items()})
+        names = ["logp", "entropy", *(["logsumexp"] if logsumexp else []), *(["top_ids", "top_logp"] if top else [])]
+        return TargetLogprobs(**{name: _spread(getattr(found, name), after.lengths, fits) for name in names})
 
     def hidden(self, texts: Tokens, pool: Pool, layer: int = -1) -> Floats:
         """Return what `pool` makes of the hidden states (L, D) of each text, (N,) or (N, K).
@@ -189,9 +187,8 @@ class Model:
         model's positions. MeasureError for token ids that the model does not have, or a model without such a head.
         """
         if self._policy.model.can_generate():
-            raise MeasureError(
-                "values need a model with a scalar head, and this one is a language model: name another role"
-            )
+            said = "values need a model with a scalar head, and this one is a language model: name another role"
+            raise MeasureError(said)
         return self._of_each(texts, self._scores, alone=self._padding is None)
 
     def _of_each(self, texts: Tokens, ask: Callable[[Ragged], Sequence[Any]], *, alone: bool = False) -> Floats:
@@ -247,11 +244,6 @@ class Model:
         if len(odd):
             raise MeasureError(f"token {int(odd[0])} is none of the model's {num}: it is another tokenizer's")
         return found
-
-
-def _of_no_tokens(top: int) -> TokenLogprobs:
-    none, likely = torch.zeros(0), torch.zeros(0, top)
-    return TokenLogprobs(none, none, top_ids=likely.long(), top_logp=likely, logsumexp=none)
 
 
 def _spread(values: Tensor | None, lengths: Tensor, fits: Tensor) -> Lists:

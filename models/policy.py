@@ -108,19 +108,20 @@ def load_policy(
     options: dict[str, Any] = {"dtype": _DTYPES[dtype], "use_safetensors": True}
     options |= {"output_loading_info": True, "ignore_mismatched_sizes": True}
     if quantize == "nf4":
-        options |= _in_nf4(_DTYPES[dtype], device)
+        nf4: dict[str, Any] = {
+            "bnb_4bit_quant_type": "nf4",
+            "bnb_4bit_use_double_quant": True,
+            "bnb_4bit_compute_dtype": _DTYPES[dtype],
+        }
+        options |= {"quantization_config": BitsAndBytesConfig(load_in_4bit=True, **nf4), "device_map": {"": device}}
     kind = AutoModelForSequenceClassification if num_scores(base) else AutoModelForCausalLM
     model, info = _loaded(base, "model", kind.from_pretrained, **options)
     # transformers would draw such weights at random; it lists them instead, and they are refused here by name.
-    wrong = sorted(
-        [
-            *(f"{key} is missing" for key in info["missing_keys"]),
-            *(f"{key[0]} has another shape" for key in info["mismatched_keys"]),
-            *(f"{key} is too many" for key in info["unexpected_keys"] if _is_part(key, model)),
-        ]
-    )
+    wrong = [f"{key} is missing" for key in info["missing_keys"]]
+    wrong += [f"{key[0]} has another shape" for key in info["mismatched_keys"]]
+    wrong += [f"{key} is too many" for key in info["unexpected_keys"] if _is_part(key, model)]
     if wrong:
-        raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {wrong[0]})")
+        raise PolicyError(f"{base}: the weights do not fit config.json ({len(wrong)} of them, first {min(wrong)})")
     _refuse_more_tokens(folder, tokenizer, model.get_input_embeddings().num_embeddings)
     if is_adapter(folder):
         model = merged(model, read_adapter(folder))
@@ -128,17 +129,6 @@ def load_policy(
     if quantize == "none":  # bitsandbytes places what it quantises
         torch.nn.Module.to(model, device)  # in place; transformers gives its own `to` a type that takes no device
     return Policy(model, tokenizer)
-
-
-def _in_nf4(dtype: object, device: torch.device) -> dict[str, Any]:
-    """Options of from_pretrained: NF4 with its scales quantised once more, by bitsandbytes."""
-    config = BitsAndBytesConfig(
-        load_in_4bit=True,
-        bnb_4bit_quant_type="nf4",
-        bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype=dtype,
-    )
-    return {"quantization_config": config, "device_map": {"": device}}
 
 
 def load_prompt_side(folder: Path) -> PromptSide:
@@ -239,11 +229,8 @@ def new_policy(
 
     Llama, because transformers lets a Llama bring any tokenizer; a Qwen2 is given Qwen2's splitting of words.
     """
-    special: dict[str, Any] = {
-        "bos_token_id": tokenizer.bos_token_id,
-        "eos_token_id": tokenizer.eos_token_id,
-        "pad_token_id": tokenizer.pad_token_id,
-    }
+    named = ("bos_token_id", "eos_token_id", "pad_token_id")
+    special: dict[str, Any] = {name: getattr(tokenizer, name) for name in named}
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=width,

@@ -12,7 +12,6 @@ import contextlib
 import gc
 import json
 import os
-import resource
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from transformers import PreTrainedTokenizerBase
 
 from gradus.models.errors import PolicyError, first_line
 from gradus.models.policy import prompt_text
+from gradus.models.sandbox.inside.linux import limit
 from gradus.models.templates import PLAIN, PromptStyle
 
 LIMIT_S = 30
@@ -87,9 +87,12 @@ def _rendered(made: Callable[[int], str], count: int, limit_s: int, template: st
         with os.fdopen(ours, "rb") as lines:
             for line in lines:
                 left_bytes -= len(line)
-                found = _read(line)
+                try:
+                    found: str | dict[str, str] = json.loads(line)
+                except ValueError:
+                    break  # the process ended within it
                 if not isinstance(found, str):
-                    error = found.get("error", error)
+                    error = found["error"]
                     break
                 if left_bytes < 0:
                     error = f"{template} writes more than {WRITTEN_BYTES >> 30} GiB"
@@ -103,14 +106,6 @@ def _rendered(made: Callable[[int], str], count: int, limit_s: int, template: st
     raise PromptError(len(texts), error)
 
 
-def _read(line: bytes) -> str | dict[str, str]:
-    """Return the message in a line; an object without an error if the process ended within it."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {}
-
-
 def _child(made: Callable[[int], str], count: int, limit_s: int, out: int) -> NoReturn:
     """Write every text, then end without a trace in what was forked: no handler and no buffer of its own is flushed."""
     try:
@@ -119,10 +114,9 @@ def _child(made: Callable[[int], str], count: int, limit_s: int, out: int) -> No
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGXCPU, _stop)
         signal.setitimer(signal.ITIMER_REAL, _WALL * limit_s)
-        _limit(resource.RLIMIT_CPU, limit_s, limit_s + _GRACE_S)
-        _limit(resource.RLIMIT_CORE, 0, 0)
-        memory_bytes = psutil.Process().memory_info().vms + MEMORY_BYTES
-        _limit(resource.RLIMIT_AS, memory_bytes, memory_bytes)
+        limit("CPU", limit_s, limit_s + _GRACE_S)
+        limit("CORE", 0)
+        limit("AS", psutil.Process().memory_info().vms + MEMORY_BYTES)
         with os.fdopen(out, "wb") as lines, contextlib.suppress(_StoppedError):
             for index in range(count):
                 lines.write(json.dumps(_text(made, index)).encode() + b"\n")
@@ -147,9 +141,3 @@ def _text(made: Callable[[int], str], index: int) -> str | dict[str, str]:
         return {"error": f"the policy's chat template needs more than {MEMORY_BYTES >> 30} GiB of memory"}
     except Exception as error:  # noqa: BLE001 - whatever a program of somebody else's raises
         return {"error": f"the policy's chat template fails: {first_line(error)}"}
-
-
-def _limit(kind: int, soft: int, hard: int) -> None:
-    _, ceiling = resource.getrlimit(kind)
-    allowed = (soft, hard) if ceiling == resource.RLIM_INFINITY else (min(soft, ceiling), min(hard, ceiling))
-    resource.setrlimit(kind, allowed)

@@ -30,7 +30,13 @@ def fixed_set(folder: Path, held: Mapping[str, Sequence[int]]) -> dict[str, int]
     `held` is name -> shape; a tensor may have more rows there than in the files. Raises ValueError if there is no
     tensor to compare, or the files cannot be read.
     """
-    files = _shapes(folder)
+    files: dict[str, list[int]] = {}
+    try:
+        for path in folder.glob("*.safetensors"):
+            with safe_open(path, framework="pt") as file:
+                files |= {name: list(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118 - no dict
+    except SafetensorError as error:
+        raise ValueError(f"{folder} has weights that cannot be read: {error}") from None
     ordered = sorted(name for name, shape in files.items() if shape and _contains(held.get(name, ()), shape))
     inwards = [name for pair in zip(ordered, reversed(ordered), strict=True) for name in pair]
     chosen: dict[str, int] = {}
@@ -69,20 +75,3 @@ def compare(given: Mapping[str, str], dtypes: Mapping[str, torch.dtype], folder:
     if different:
         raise ValueError(f"{len(different)} of {len(given)} tensors are not those of {folder} (first {different[0]})")
     return len(given)
-
-
-def _shapes(folder: Path) -> dict[str, list[int]]:
-    shapes: dict[str, list[int]] = {}
-    try:
-        for path in sorted(folder.glob("*.safetensors")):
-            with safe_open(path, framework="pt") as file:
-                for name in file.keys():  # noqa: SIM118 - not a mapping
-                    shapes[name] = list(file.get_slice(name).get_shape())
-    except SafetensorError as error:
-        raise ValueError(f"{folder} has weights that cannot be read: {error}") from None
-    return shapes
-
-
-def weight_bytes(folder: Path) -> int:
-    """Bytes of a checkpoint's weights."""
-    return sum(path.stat().st_size for path in folder.glob("*.safetensors"))

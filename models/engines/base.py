@@ -83,4 +83,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free what the engine holds."""
-        ...

@@ -12,7 +12,7 @@ import base64
 import math
 import os
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,9 +85,7 @@ class ServerEngine:
         executor = ThreadPoolExecutor(self._settings.concurrency, thread_name_prefix="gradus-server")
         sampled = 0
         try:
-            pending: list[Future[Finished]] = [
-                executor.submit(self._one, index, request) for index, request in enumerate(requests)
-            ]
+            pending = [executor.submit(self._one, index, request) for index, request in enumerate(requests)]
             for future in as_completed(pending):
                 finished = future.result()
                 sampled += len(finished.tokens)

@@ -24,7 +24,7 @@ from gradus.models.engines.vllm_core import AGAIN, Cores, can_sleep, plain_error
 from gradus.models.errors import first_line
 from gradus.models.policy import Dtype, load_policy, load_prompt_side
 from gradus.models.policy_files import is_adapter
-from gradus.models.weight_check import compare, fixed_set, weight_bytes
+from gradus.models.weight_check import compare, fixed_set
 
 PROBE_BYTES = 4 << 30
 """Larger policies are not loaded a second time for a probe; the checksums must do."""
@@ -86,7 +86,8 @@ class VllmEngine:
         """An engine awake with the weights of `base`, ready for the adapter: this one where it can take them."""
         rank = 0 if adapter is None else adapter.rank
         running = self._running
-        if running is not None and not _fits(running, base, rank):
+        # One started with adapters keeps its base, which vLLM cannot reload.
+        if running is not None and (rank > running.max_rank or (running.max_rank and base != running.base)):
             self.close()
         if self._running is None:
             self._running = Cores.started(base, self._settings, self._dtype, rank)
@@ -190,7 +191,7 @@ class VllmEngine:
             dtype = _hold_checksums(running)
             if adapter is not None:
                 _hold_adapter(running, adapter, dtype)
-            if weight_bytes(running.base) <= PROBE_BYTES:
+            if sum(path.stat().st_size for path in running.base.glob("*.safetensors")) <= PROBE_BYTES:
                 policy = load_policy(folder, self._dtype)
                 for _ in range(running.num_copies):  # each answers in its turn
                     hold_probe(policy, self.logprobs, BOUNDS[str(policy.model.dtype).removeprefix("torch.")])
@@ -206,11 +207,6 @@ class VllmEngine:
         except dead:
             self.close()
             raise EngineError("vLLM's engine core ended; the worker's log has its last words", AGAIN) from None
-
-
-def _fits(running: Cores, base: Path, rank: int) -> bool:
-    """Return whether the engine can take them: one started with adapters keeps its base, which vLLM cannot reload."""
-    return rank <= running.max_rank and (not running.max_rank or base == running.base)
 
 
 def _renew(running: Cores, base: Path) -> None:

@@ -47,13 +47,10 @@ class WeightChecker:
         Without a vocabulary's that is divided among workers: a padded part may be as large as the whole of a small one.
         """
         model: nn.Module = self.model_runner.get_model()
-        layers = {name for name, layer in model.named_modules() if _is_divided_vocabulary(layer)}
+        padded = {n: layer for n, layer in model.named_modules() if hasattr(layer, "num_embeddings_padded")}
+        layers = {n for n, layer in padded.items() if getattr(layer, "tp_size", 1) > 1}
         held = {n: p for n, p in model.named_parameters() if n.rpartition(".")[0] not in layers}
         return {name.replace(".base_layer.", "."): parameter for name, parameter in held.items()}
-
-
-def _is_divided_vocabulary(layer: nn.Module) -> bool:
-    return hasattr(layer, "num_embeddings_padded") and getattr(layer, "tp_size", 1) > 1
 
 
 def _matrices(layer: Any) -> list[Tensor]:

@@ -2,6 +2,10 @@
 
     python -P -m gradus.models.judging.judge        # started by gradus.models.judging.pool, never by hand
 
+Messages are distinguished by their keys. To the judge: first `spec`, `item_timeout_s` and `memory_bytes`, then batches,
+{"rows": [...]}. From it: {"ready": true} once, the verdict on row `at` of the batch (`verdict_of`),
+{"one_by_one": true} if a batch raised and its rows follow, each with a time limit of its own, and {"fatal": "..."} if
+it cannot start, or cannot continue.
 What is covered: the process may hang, crash, exit, print or eat memory, and only the row being judged is lost. Verdicts
 travel over a private pipe and carry a random word that only the parent and this loop know; what judged code or a
 library prints goes to another pipe, and the parent keeps some of it. The environment was scrubbed by the parent;
@@ -14,27 +18,25 @@ read files and use the network, and one written to deceive could find the random
 import contextlib
 import importlib
 import json
-import resource
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
 from functools import partial
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, cast
 
+from gradus.components.marks import Mark
 from gradus.components.user_modules import Module, UserFileError, describe, executed, named_function, stranger, watch
-from gradus.models.judging.messages import judged
 from gradus.models.processes.parent import Parent
 from gradus.models.rewards import RewardSpec, load
 from gradus.models.rewards.base import Verdict, best, failed
-from gradus.models.rewards.user import (
-    BatchRefusedError,
-    RewardFunction,
-    judge_batch,
-)
+from gradus.models.rewards.marked import MarkedVerdict, marks_of_verdict
+from gradus.models.rewards.user import BatchRefusedError, RewardFunction, judge_batch
+from gradus.models.sandbox.inside.linux import limit
 
 GRACE_S = 2.0
 """The kernel ends a judge that overstays its limit by this much, should the parent not have done so."""
@@ -61,7 +63,8 @@ def main() -> None:
     lines, say = iter(parent), parent.send
     hello = json.loads(next(lines))
     try:
-        _limit(hello["memory_bytes"])
+        for kind, most in (("AS", hello["memory_bytes"]), ("CORE", 0), ("FSIZE", FILE_BYTES)):
+            limit(kind, most)
         spec = RewardSpec(**hello["spec"])
         if spec.is_user:
             answer = _Batches(_function(spec, say), float(hello["item_timeout_s"])).judge
@@ -75,21 +78,16 @@ def main() -> None:
         answer(line, say)
 
 
-def _remove_folder(folder: Path) -> None:
-    """Remove the empty temporary folder if the parent died without closing."""
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def _judged(at: int, seconds: float, verdict: Verdict) -> dict[str, Any]:
+    """Return the message of a verdict."""
+    return {"at": at, "seconds": seconds, **vars(verdict), "marks": marks_of_verdict(verdict)}
 
 
-def _limit(memory_bytes: int) -> None:
-    for kind, wanted in (
-        (resource.RLIMIT_AS, memory_bytes),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, FILE_BYTES),
-    ):
-        _, hard = resource.getrlimit(kind)
-        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(kind, (value, value))
+def verdict_of(message: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of a message."""
+    said = {each.name: message[each.name] for each in fields(Verdict)}
+    marks = tuple(Mark(*each) for each in message["marks"])
+    return MarkedVerdict(**said, marks=marks) if marks else Verdict(**said)
 
 
 def _judging(spec: RewardSpec, item_timeout_s: float) -> Callable[[bytes, Say], None]:
@@ -162,7 +160,7 @@ class _Batches:
             return False
         seconds = (time.perf_counter() - started) / len(part)
         for at, verdict in enumerate(verdicts, begin):
-            say(judged(at, seconds, verdict))
+            say(_judged(at, seconds, verdict))
         return True
 
     def _alone(self, row: RowJson) -> Verdict:
@@ -187,7 +185,7 @@ def _each(
                 verdict = judge(row)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
                 verdict = failed(describe(error))
-        say(judged(at, time.perf_counter() - started, verdict))
+        say(_judged(at, time.perf_counter() - started, verdict))
 
 
 class _Alarm:
@@ -211,4 +209,5 @@ if __name__ == "__main__":
     except BrokenPipeError:
         sys.exit(0)
     finally:
-        _remove_folder(_home)
+        with contextlib.suppress(OSError):  # the parent may have died without closing
+            _home.rmdir()

@@ -19,13 +19,12 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from selectors import EVENT_READ, EVENT_WRITE, DefaultSelector
 from typing import Any
 
-from gradus.models.judging.judge import BATCH_ITEMS
-from gradus.models.judging.messages import verdict_of
+from gradus.models.judging.judge import BATCH_ITEMS, verdict_of
 from gradus.models.judging.process import Chunk, JudgeProcess
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row, Verdict, failed
@@ -134,7 +133,7 @@ class JudgePool:
         self._start_failures = 0
         try:
             with contextlib.closing(DefaultSelector()) as selector:
-                self._run(job, selector, on_progress or _ignore)
+                self._run(job, selector, on_progress or (lambda _: None))
         except BaseException:
             # Half-judged chunks would answer the next job: start afresh.
             _end_all(self._judges)
@@ -185,7 +184,8 @@ class JudgePool:
             free = [j for j in self._judges if len(j.in_flight) < IN_FLIGHT]
             idle = [j for j in free if not j.in_flight]
             if not idle and len(self._judges) < self._num_workers:
-                self._judges.append(self._start())
+                until = time.monotonic() + START_LIMIT_S
+                self._judges.append(JudgeProcess(self.spec, self.item_timeout_s, until, self._log))
                 continue
             judge = min(free, key=lambda j: len(j.in_flight), default=None)
             if judge is None:
@@ -194,14 +194,6 @@ class JudgePool:
             judge.ask(chunk, [job.rows[i] for i in chunk.indices])
             if len(judge.in_flight) == 1:
                 self._restart_clock(judge)
-
-    def _start(self) -> JudgeProcess:
-        return JudgeProcess(
-            self.spec,
-            item_timeout_s=self.item_timeout_s,
-            deadline=time.monotonic() + START_LIMIT_S,
-            log=self._log,
-        )
 
     def _wait(self, job: "_Job", selector: DefaultSelector) -> None:
         for judge in self._judges:
@@ -266,7 +258,7 @@ class JudgePool:
         index = judge.advance()
         said = f"not judged within {self.item_timeout_s:g} s"
         job.take(index, TimedVerdict(Verdict(None, "timeout", None, said), self.item_timeout_s))
-        self._replace(job, judge, [])
+        self._replace(job, judge)
         job.timed_out.append(index)
         job.timeouts_in_a_row += 1
         in_a_row = self.spec.is_user and job.timeouts_in_a_row >= (HANGS_IN_A_ROW if self._proven else PROBES)
@@ -282,7 +274,7 @@ class JudgePool:
             self._start_failures += not judge.ready
             if self._start_failures >= MAX_START_FAILURES:
                 raise JudgeStartError(f"the judge of {self.spec.name} ended while starting ({how})")
-            self._replace(job, judge, [])
+            self._replace(job, judge)
             return
         head = judge.in_flight[0]
         if len(head.indices) > 1 and self.spec.is_user and not head.singly:
@@ -294,9 +286,9 @@ class JudgePool:
             self._replace(job, judge, [Chunk([index], deaths=deaths, singly=True)])
         else:
             job.take(index, TimedVerdict(failed(f"the judge process ended ({how})"), 0.0))
-            self._replace(job, judge, [])
+            self._replace(job, judge)
 
-    def _replace(self, job: "_Job", judge: JudgeProcess, first: list[Chunk]) -> None:
+    def _replace(self, job: "_Job", judge: JudgeProcess, first: Sequence[Chunk] = ()) -> None:
         """End a judge; its unanswered rows go back to the head of the queue, in order. A new one starts when needed."""
         judge.end()
         self._judges.remove(judge)
@@ -305,16 +297,16 @@ class JudgePool:
         job.queue.extendleft(reversed([*first, *(chunk for chunk in left if chunk.indices)]))
 
 
+@dataclass
 class _Job:
-    def __init__(self, rows: Sequence[Row], queue: deque[Chunk], max_timeouts: float, max_in_a_row: float) -> None:
-        self.rows = rows
-        self.queue = queue
-        self.max_timeouts = max_timeouts
-        self.max_in_a_row = max_in_a_row
-        self.timed_out: list[int] = []
-        self.timeouts_in_a_row = 0
-        self.failed_in_a_row = 0
-        self.results: dict[int, TimedVerdict] = {}
+    rows: Sequence[Row]
+    queue: deque[Chunk]
+    max_timeouts: float
+    max_in_a_row: float
+    timed_out: list[int] = field(default_factory=list[int])
+    timeouts_in_a_row: int = 0
+    failed_in_a_row: int = 0
+    results: dict[int, TimedVerdict] = field(default_factory=dict[int, TimedVerdict])
 
     @property
     def is_failing(self) -> bool:
@@ -336,10 +328,29 @@ def spread(num_rows: int, num_wanted: int) -> list[int]:
     return sorted({at * num_rows // num_wanted for at in range(num_wanted)} if num_rows else ())
 
 
-def _ignore(done: int) -> None:
-    del done
-
-
 def _end_all(judges: list[JudgeProcess]) -> None:
     while judges:
         judges.pop().end()
+
+
+def tried(spec: RewardSpec, rows: Sequence[Row], *, limit_s: float, log: Path | None = None) -> list[Verdict]:
+    """Return the verdicts of a user's reward on a few rows that one judge, which ends then, judges together.
+
+    There are fewer if the judge dies or takes longer than the limit. JudgeStartError if the function does not load.
+    """
+    until = time.monotonic() + START_LIMIT_S
+    judge = JudgeProcess(spec, limit_s, until, log)
+    verdicts: list[Verdict] = []
+    try:
+        judge.ask(Chunk(list(range(len(rows)))), rows)
+        while not judge.closed and len(verdicts) < len(rows) and judge.wait(max(0.0, until - time.monotonic())):
+            for message in judge.receive():
+                if "fatal" in message:
+                    raise JudgeStartError(str(message["fatal"]))
+                if "ready" in message:
+                    until = time.monotonic() + limit_s
+                elif "at" in message:
+                    verdicts.append(verdict_of(message))
+        return verdicts
+    finally:
+        judge.end()

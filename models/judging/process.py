@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import gradus
 from gradus.components.user_modules import modules_of
-from gradus.models.judging.folders import make_folder
 from gradus.models.processes.child import Child
+from gradus.models.processes.tree import make_folder
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 from gradus.models.sandbox import Group, confined, group_of
@@ -37,7 +37,8 @@ class Mask:
         forms = {form for value in values if len(value) >= _MIN_CHARS for form in (value, quote(value, safe=""))}
         self._values = sorted(forms, key=len, reverse=True)
         self._bytes = [value.encode(errors="surrogateescape") for value in self._values]
-        self._held = b""
+        self.held = b""
+        """Bytes of a stream that may be the beginning of a value."""
 
     def text(self, text: str) -> str:
         """Return the text without the values."""
@@ -47,16 +48,12 @@ class Mask:
 
     def piece(self, piece: bytes) -> bytes:
         """Return the next piece of a stream without the values; an end that may be the beginning of one is held."""
-        found = self._held + piece
+        found = self.held + piece
         for value in self._bytes:
             found = found.replace(value, _HIDDEN.encode())
         held = max((_overlap(found, value) for value in self._bytes), default=0)
-        self._held = found[len(found) - held :]
+        self.held = found[len(found) - held :]
         return found[: len(found) - held]
-
-    def rest(self) -> bytes:
-        """Return what is held when the stream has ended."""
-        return self._held
 
 
 def _overlap(found: bytes, value: bytes) -> int:
@@ -106,23 +103,15 @@ class JudgeProcess(Child):
     What judged code prints is appended to `log`; without one it is dropped.
     """
 
-    def __init__(
-        self,
-        spec: RewardSpec,
-        *,
-        item_timeout_s: float,
-        deadline: float,
-        log: Path | None = None,
-    ) -> None:
+    def __init__(self, spec: RewardSpec, item_timeout_s: float, deadline: float, log: Path | None = None) -> None:
         self.ready = False
         self.deadline: float | None = deadline
         self.in_flight: deque[Chunk] = deque()
         self._mask = Mask(spec.variables)
         self.folder = make_folder()
-        command = _command(spec)
         self._group = group_of(MEMORY_BYTES) if spec.isolated else Group()
         super().__init__(
-            self._group.entered_by(command),
+            self._group.entered_by(_command(spec)),
             env=_environment(spec.variables),
             output=subprocess.PIPE if log else subprocess.DEVNULL,
             errors=subprocess.STDOUT,
@@ -177,11 +166,10 @@ def _keep_printed(printed: IO[bytes], log: Path, mask: Mask) -> None:
                 _append(log, mask.piece(piece)[:left])
                 left -= len(piece)
                 if left <= 0:
-                    _append(
-                        log, f"\n(this judge printed more than {PRINTED_BYTES} bytes; the rest was dropped)\n".encode()
-                    )
+                    note = f"\n(this judge printed more than {PRINTED_BYTES} bytes; the rest was dropped)\n"
+                    _append(log, note.encode())
     if left > 0:
-        _append(log, mask.rest())
+        _append(log, mask.held)
 
 
 def _append(log: Path, content: bytes) -> None:

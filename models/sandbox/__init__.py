@@ -2,7 +2,6 @@
 
 from gradus.models.sandbox.groups import Group
 from gradus.models.sandbox.inside.cell import SEARCHED
-from gradus.models.sandbox.isolation import available_backend, confined, group_of
 from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError
 from gradus.models.sandbox.sandbox import (
     Answered,
@@ -12,23 +11,11 @@ from gradus.models.sandbox.sandbox import (
     Program,
     Ran,
     Sandbox,
+    available_backend,
+    confined,
+    group_of,
     run_tests,
 )
 
-__all__ = [
-    "NEEDED",
-    "SEARCHED",
-    "Answered",
-    "Cell",
-    "CellLostError",
-    "Group",
-    "Limits",
-    "Program",
-    "Ran",
-    "Sandbox",
-    "SandboxUnavailableError",
-    "available_backend",
-    "confined",
-    "group_of",
-    "run_tests",
-]
+__all__ = ["NEEDED", "SEARCHED", "Answered", "Cell", "CellLostError", "Group", "Limits", "Program", "Ran", "Sandbox"]
+__all__ += ["SandboxUnavailableError", "available_backend", "confined", "group_of", "run_tests"]

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from gradus.models.sandbox import groups
 from gradus.models.sandbox.inside import __file__ as _inside
@@ -44,22 +43,6 @@ class SandboxUnavailableError(RuntimeError):
     """A machine without a sandbox: the message says what was tried."""
 
 
-class Launcher(Protocol):
-    """A backend: it opens cells."""
-
-    name: str
-    grouped: bool
-    """True if a control group of the kernel bounds all cells together."""
-
-    def open(self) -> socket.socket:
-        """Return the socket of a new cell; SandboxUnavailableError if there can be none."""
-        ...
-
-    def close(self) -> None:
-        """End every cell."""
-        ...
-
-
 class Namespaces:
     """Cells forked from a clean interpreter that has entered namespaces of its own."""
 
@@ -75,13 +58,14 @@ class Namespaces:
             self._process = _started(self._group.entered_by(command), theirs)
         line = _line(self._control)
         self.grouped = self._group.holds(self._process.pid)
+        """True if a control group of the kernel bounds all cells together."""
         said = json.loads(line or b'{"failed": "its first process ended"}')
         if "failed" in said:
             self.close()
             raise SandboxUnavailableError(f"{self.name}: {said['failed']}")
 
     def open(self) -> socket.socket:
-        """Return the socket of a new cell."""
+        """Return the socket of a new cell; SandboxUnavailableError if there can be none."""
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -128,10 +112,9 @@ class Bubblewrap:
             works = bool(_line(cell))
             self.grouped = self._group.holds(self._started[0].pid)
         said = self._started[0].communicate()[1].decode(errors="replace").strip().rpartition("\n")[2]
-        if works:
-            return
-        self.close()
-        raise SandboxUnavailableError(f"{self.name}: {said or 'it does not start'}")
+        if not works:
+            self.close()
+            raise SandboxUnavailableError(f"{self.name}: {said or 'it does not start'}")
 
     def open(self, stderr: int = subprocess.DEVNULL) -> socket.socket:
         """Return the socket of a new cell."""
@@ -151,7 +134,8 @@ class Bubblewrap:
         self._group.remove()
 
 
-BACKENDS: tuple[type[Namespaces | Bubblewrap], ...] = (Namespaces, Bubblewrap)
+Launcher = Namespaces | Bubblewrap
+BACKENDS: tuple[type[Launcher], ...] = (Namespaces, Bubblewrap)
 """In the order in which they are tried."""
 
 
@@ -173,9 +157,9 @@ def interpreter_and_folders(python: str) -> tuple[str, list[str]]:
     Without a name it is Gradus' own, without the packages that are installed beside it.
     """
     if not python:
-        base = Path(sys.base_prefix)
-        own = next((base / "bin" / name for name in _names() if (base / "bin" / name).exists()), Path(sys.executable))
-        return str(own), [*SYSTEM_FOLDERS, str(base)]
+        named = f"python{sys.version_info.major}.{sys.version_info.minor}", "python3"
+        there = (path for name in named if (path := Path(sys.base_prefix, "bin", name)).exists())
+        return str(next(there, sys.executable)), [*SYSTEM_FOLDERS, sys.base_prefix]
     asked = [python, "-I", "-c", "import sys; print(sys.prefix, sys.base_prefix, *sys.version_info[:2], sep='\\n')"]
     try:
         done = subprocess.run(asked, capture_output=True, text=True, timeout=START_LIMIT_S, check=True)
@@ -210,10 +194,6 @@ def shown(path: str) -> list[str]:
     if Path(path).is_symlink():
         return ["--symlink", str(Path(path).readlink()), path]
     return ["--ro-bind-try", path, path]
-
-
-def _names() -> tuple[str, ...]:
-    return f"python{sys.version_info.major}.{sys.version_info.minor}", "python3"
 
 
 def _clean(python: str, code: str) -> list[str]:

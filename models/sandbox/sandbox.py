@@ -15,15 +15,30 @@ files alone bounds it, and nothing bounds the page tables of a program that `res
 """
 
 import contextlib
+import functools
 import json
 import socket
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self
 
+import gradus
+from gradus.models.sandbox.groups import OWN_BYTES, Group, made
+from gradus.models.sandbox.inside.cell import SCRATCH
 from gradus.models.sandbox.inside.values import MAX_VARIABLES_CHARS, encoded, last_variables
-from gradus.models.sandbox.launchers import Launcher, SandboxUnavailableError, launcher
+from gradus.models.sandbox.launchers import (
+    BWRAP,
+    SYSTEM_FOLDERS,
+    Namespaces,
+    SandboxUnavailableError,
+    entering,
+    interpreter_and_folders,
+    launcher,
+    shown,
+)
 
 GRACE_S = 2.0
 """A cell that is silent for this much longer than its limit has ended, or is ended."""
@@ -37,6 +52,10 @@ _ROOM_BYTES = 1024 * _MIB
 """Address space beside the memory: for libraries and stacks."""
 _BUILD_BYTES = 1024 * _MIB
 """Memory of a compiler, at least."""
+_CONFINED_BYTES = 1024 * _MIB
+"""Files that a confined command of ours may write, in memory."""
+_CONFINED_PROCESSES = 256
+"""Processes and threads of such a command at one time, where a control group can be made."""
 
 
 @dataclass(frozen=True)
@@ -125,9 +144,8 @@ class Sandbox:
             "build": max(_BUILD_BYTES, limits.memory_bytes),
         }
         self._python = python
-        self._launcher: Launcher | None = None
         self._warm: list[socket.socket] = []
-        self._start()
+        self._launcher = launcher(python, self._limits)
 
     def __enter__(self) -> Self:
         return self
@@ -142,34 +160,27 @@ class Sandbox:
         except SandboxUnavailableError:
             # The process that cells are forked from was killed: once more.
             self.close()
-            self._start()
+            self._launcher = launcher(self._python, self._limits)
             connection = self._next()
         return Cell(connection, program, build_bytes=self._limits["build"])
 
     @property
     def backend(self) -> str:
         """Name of the backend."""
-        assert self._launcher is not None
         return self._launcher.name
 
     @property
     def grouped(self) -> bool:
         """True if a control group of the kernel bounds its memory and processes, beside the limits of each program."""
-        assert self._launcher is not None
         return self._launcher.grouped
 
     def close(self) -> None:
         """End every cell."""
         while self._warm:
             self._warm.pop().close()
-        if self._launcher is not None:
-            self._launcher.close()
-
-    def _start(self) -> None:
-        self._launcher = launcher(self._python, self._limits)
+        self._launcher.close()
 
     def _next(self) -> socket.socket:
-        assert self._launcher is not None
         while len(self._warm) < 2:
             self._warm.append(self._launcher.open())
         return self._warm.pop(0)
@@ -210,7 +221,10 @@ class Cell:
         if "line" not in message:
             return Answered(error=_ran(message).reason)
         self.stop()
-        return _answered(message["line"])
+        said = _mapping(message["line"])
+        if "value" in said:
+            return Answered(value=said["value"])
+        return Answered(error=f"{said.get('raised', 'it says nothing')}: {said.get('text', '')}")
 
     def stop(self) -> Ran:
         """End what runs."""
@@ -277,8 +291,32 @@ def _ran(message: Mapping[str, Any]) -> Ran:
     return Ran(message["status"], message["code"], message["stdout"], message["stderr"], message["seconds"])
 
 
-def _answered(line: str) -> Answered:
-    said = _mapping(line)
-    if "value" in said:
-        return Answered(value=said["value"])
-    return Answered(error=f"{said.get('raised', 'it says nothing')}: {said.get('text', '')}")
+@functools.cache
+def available_backend() -> str:
+    """Return the name of the backend that works on this machine; SandboxUnavailableError if none does."""
+    with Sandbox() as sandbox:
+        return sandbox.backend
+
+
+def group_of(memory_bytes: int) -> Group:
+    """Return a control group for a confined command whose memory may be `memory_bytes`, without its files."""
+    return made(memory_bytes + _CONFINED_BYTES + OWN_BYTES, _CONFINED_PROCESSES)
+
+
+def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
+    """Return a command that runs another one in the sandbox: no network, a view of installed packages and of `files`.
+
+    All are read-only. SandboxUnavailableError if this machine has no sandbox.
+    """
+    package = Path(gradus.__file__).parent
+    ours = [str(package), *(str(each.resolve()) for each in package.iterdir() if each.is_symlink())]
+    folders = [*SYSTEM_FOLDERS, *dict.fromkeys((sys.base_prefix, sys.prefix)), *ours, *files]
+    if available_backend() == Namespaces.name:
+        view = {"folders": folders, "disk": _CONFINED_BYTES}
+        return [*entering(interpreter_and_folders("")[0], "confined"), json.dumps(view), *command]
+    return [
+        *("bwrap", *BWRAP, *(word for path in folders for word in shown(path)), "--proc", "/proc", "--dev", "/dev"),
+        *("--size", str(_CONFINED_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH),
+        *("--remount-ro", "/", "--remount-ro", "/dev"),
+        *("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH, "--", *command),
+    ]

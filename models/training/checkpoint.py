@@ -9,11 +9,10 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel
 
 from gradus.models.policy import Policy
 from gradus.models.policy_files import CONFIG
-from gradus.models.training.parallel.sharding import gathered
+from gradus.models.training.parallel import gathered
 
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
@@ -37,7 +36,12 @@ def write_policy(
     model = policy.model
     given = dict(model.named_parameters()) if weights is None else weights
     other = None if dtype is None or getattr(torch, dtype) == model.dtype else dtype
-    rounded = _rounded(model, given, getattr(torch, other) if other else None)
+    rounded: dict[int, Tensor] = {}  # by the identity of the parameters that they stand for
+    for name, parameter in model.named_parameters():
+        weight = given[name].detach().to(getattr(torch, other) if other else parameter.dtype)
+        whole = gathered(weight, 0)
+        if whole is not None:  # what ranks hold is gathered on the CPU of rank 0, nowhere else
+            rounded[id(parameter)] = whole.cpu() if isinstance(weight, DTensor) else whole
     if scratch is None:
         return
     # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
@@ -52,20 +56,6 @@ def write_policy(
     policy.tokenizer.save_pretrained(scratch)
     for path in sorted(scratch.iterdir()):
         take(path.name, path)
-
-
-def _rounded(model: PreTrainedModel, weights: Mapping[str, Tensor], dtype: torch.dtype | None) -> dict[int, Tensor]:
-    """The weights in a number format, by the identity of the parameters that they stand for.
-
-    None keeps the number format of each parameter. What ranks hold is gathered on the CPU of rank 0, nowhere else.
-    """
-    found: dict[int, Tensor] = {}
-    for name, parameter in model.named_parameters():
-        weight = weights[name].detach().to(dtype or parameter.dtype)
-        whole = gathered(weight, 0)
-        if whole is not None:
-            found[id(parameter)] = whole.cpu() if isinstance(weight, DTensor) else whole
-    return found
 
 
 def _name_dtype(path: Path, dtype: str) -> None:

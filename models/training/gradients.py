@@ -1,12 +1,14 @@
-"""The gradient of an objective on the rows of a round, without a step: in halves, by token, and compressed to compare.
+"""The gradient of an objective on the rows of a round: in halves, by token, and compressed; and a step taken back.
 
 The step is that of the update: the same preparation over all rows, the same packs. Only its loss is differentiated
 twice, by the policy's quantities of each token and by the weights, so that both say the same of a method. One process.
 Shapes: N rows, M completion tokens, P trained weights, K coordinates.
 """
 
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +16,10 @@ from torch import Tensor
 from gradus.models.objectives.objective import Objective, advantage_column
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.packed.packing import Pack
-from gradus.models.training.passes import longest, turns
+from gradus.models.training.parallel import clip_gradients
+from gradus.models.training.passes import Budget, all_tokens, longest, turns
+from gradus.models.training.settings import StepConfig
+from gradus.models.training.state import TrainState
 from gradus.models.training.steps.pack_loss import loss_of, measured
 from gradus.models.training.update import Step
 
@@ -164,3 +169,47 @@ def compressed(parts: Iterable[Tensor], size: int) -> Tensor:
         place = torch.randint(2 * size, (len(each),), generator=generator)
         found.index_add_(0, place // 2, torch.where(place % 2 == 0, each, -each))
     return found
+
+
+class Moved(NamedTuple):
+    """Change of the log-probs of held-out completions by a step, nats a completion; NaN without such rows."""
+
+    right: float
+    """Mean over right completions."""
+    wrong: float
+    """Mean over the others."""
+    gain: float
+    """Mean over all of (reward - mean reward of the row's group) x change: to first order by how much the step raises
+    the mean reward of these problems, since d E[R] = E[R d log p], whatever is subtracted from R for a problem."""
+
+
+@contextmanager
+def stepped(train_state: TrainState, settings: StepConfig) -> Generator[None]:
+    """Let the model have the weights that one step of the optimiser, with the gradients there, leads to.
+
+    The optimiser is as it is, a new one without a history; its learning rate is that of `settings` without warm-up.
+    """
+    masters = train_state.masters.values()
+    before = [master.detach().clone() for master in masters]
+    clip_gradients(masters, settings.max_grad_norm)
+    for group in train_state.optimizer.param_groups:
+        group["lr"] = settings.lr
+    train_state.optimizer.step()
+    train_state.write_back()
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for master, weights in zip(masters, before, strict=True):
+                master.copy_(weights)
+        train_state.write_back()
+
+
+def moved(train_state: TrainState, settings: StepConfig, held_out: Rows, before: Tensor, budget: Budget) -> Moved:
+    """Return the change of the log-probs of held-out rows, `before` (M,), by a step that is taken back."""
+    with stepped(train_state, settings):
+        after = all_tokens(train_state.model, held_out, budget).logp
+    change = held_out.row_sum((after - before).double())
+    right = held_out["correct"] == 1
+    above = held_out["reward"] - held_out.by("group").mean(held_out["reward"])
+    return Moved(float(change[right].mean()), float(change[~right].mean()), float((above * change).mean()))

@@ -17,7 +17,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, each_field, token_logprobs
 from gradus.models.training.packed.packing import Pack, pack_of, packs, padded_batches
-from gradus.models.training.parallel.ranks import ALONE, Ranks
+from gradus.models.training.parallel import ALONE, Ranks
 
 _ROOM = 1.05
 """Factor by which the packs' size is raised until they are few enough: packs of exactly equal size are rare."""
@@ -77,11 +77,7 @@ class Budget:
 
 
 def all_tokens(
-    model: PreTrainedModel,
-    rows: Rows,
-    budget: Budget,
-    on_rows: OnRows = unobserved,
-    asked: Asked | None = None,
+    model: PreTrainedModel, rows: Rows, budget: Budget, on_rows: OnRows = unobserved, asked: Asked | None = None
 ) -> TokenLogprobs:
     """Log-probs and what else is asked for, of all M completion tokens in their order, without gradient.
 

@@ -5,8 +5,9 @@ Training, arXiv 1710.03740): bfloat16 keeps 8 bits of a weight, and most steps a
 summed over micro-batches in float32. Deviation: no loss scaling, which float16 needs and bfloat16 does not.
 """
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 import numpy as np
 import torch
@@ -109,17 +110,13 @@ def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> di
     masters = {name: Parameter(given[name].detach().to(p.device, torch.float32)) for name, p in own.items()}
     for name, parameter in own.items():
         if parameter.requires_grad:
-            parameter.register_post_accumulate_grad_hook(_gradient_to(masters[name]))
+            parameter.register_post_accumulate_grad_hook(partial(_move_gradient, masters[name]))
     return masters
 
 
-def _gradient_to(master: Parameter) -> Callable[[Tensor], None]:
-    """A hook that moves a parameter's gradient to its master, added in float32 to the gradient there."""
-
-    def move(parameter: Tensor) -> None:
-        if parameter.grad is not None:
-            found = master.grad
-            master.grad = parameter.grad.to(torch.float32) if found is None else found.add_(parameter.grad)
-            parameter.grad = None
-
-    return move
+def _move_gradient(master: Parameter, parameter: Tensor) -> None:
+    """Move a parameter's gradient to its master, added in float32 to the gradient there."""
+    if parameter.grad is not None:
+        found = master.grad
+        master.grad = parameter.grad.to(torch.float32) if found is None else found.add_(parameter.grad)
+        parameter.grad = None

@@ -18,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gradus.models.training.parallel.sharding import divided, gathered
+from gradus.models.training.parallel import divided, gathered
 
 FILE_BYTES = 512 << 20
 """A file takes tensors up to this size together, and at least one.
@@ -45,17 +45,14 @@ def tensor_files(
     size = 0
     for name, tensor in tensors.items():
         if parts[-1] and size + tensor.nbytes > file_bytes:
-            parts.append({})
             size = 0
+            parts.append({})
         parts[-1][name] = tensor
         size += tensor.nbytes
     collect = partial(_collect, metadata=dict(metadata) if metadata else None)
-    if len(parts) == 1:
-        return {f"{stem}.safetensors": partial(collect, parts[0])}
-    return {
-        f"{stem}-{index:05d}-of-{len(parts):05d}.safetensors": partial(collect, part)
-        for index, part in enumerate(parts, start=1)
-    }
+    several = len(parts) > 1
+    names = (f"{stem}-{index:05d}-of-{len(parts):05d}" if several else stem for index in range(1, len(parts) + 1))
+    return {f"{name}.safetensors": partial(collect, part) for name, part in zip(names, parts, strict=True)}
 
 
 def _collect(tensors: Mapping[str, Tensor], owner: int, *, metadata: dict[str, str] | None) -> Write | None:
@@ -91,8 +88,7 @@ class SavedTensors:
             try:
                 with safe_open(path, framework="pt") as file:
                     self.metadata |= file.metadata() or {}
-                    for name in file.keys():  # noqa: SIM118 - not a mapping
-                        self.shapes[name] = tuple(file.get_slice(name).get_shape())
+                    self.shapes |= {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
             except (SafetensorError, OSError) as error:
                 raise CheckpointError(f"{path.name} cannot be read: {error}") from None
 

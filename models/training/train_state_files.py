@@ -16,16 +16,10 @@ from torch.optim import Optimizer
 
 from gradus.models.training.checkpoint import SavedDtype
 from gradus.models.training.optimizers.making import Entry, as_kept, as_tensors, blank_state
-from gradus.models.training.parallel.sharding import divided, same
+from gradus.models.training.parallel import divided, same
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
-from gradus.models.training.tensor_files import (
-    CheckpointError,
-    Collect,
-    SavedTensors,
-    copy_into,
-    tensor_files,
-)
+from gradus.models.training.tensor_files import CheckpointError, Collect, SavedTensors, copy_into, tensor_files
 
 OPTIMIZER, RNG, MASTERS, AVERAGE = "optimizer", "rng", "masters", "ema"
 CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"

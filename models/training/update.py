@@ -25,11 +25,10 @@ from torch import Tensor
 
 from gradus.models.objectives.objective import WEIGHT, Objective, Part, advantage_column
 from gradus.models.objectives.rows import Rows, all_finite
-from gradus.models.training.packed.forward import Form, form_of
+from gradus.models.training.packed.forward import Form, form_of, recomputed
 from gradus.models.training.packed.logprobs import Asked, token_logprobs
-from gradus.models.training.parallel.sharding import clip_gradients, sum_gradients
+from gradus.models.training.parallel import clip_gradients, sum_gradients
 from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
-from gradus.models.training.recomputation import recomputed
 from gradus.models.training.settings import StepConfig, learning_rate
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, UpdateError
@@ -278,12 +277,11 @@ class Step:
     def _turns(self, prepared: Rows, num_tokens: int) -> list[tuple[Turn, bool]]:
         """Packs of this rank, and whether their rows have zero gradient: those need none, only their metrics."""
         zero = self._zero_gradient(prepared)
+        chosen = {zero_gradient: (zero == zero_gradient).nonzero()[:, 0] for zero_gradient in (False, True)}
         return [
             (turn, zero_gradient)
-            for zero_gradient in (False, True)
-            for turn in turns(
-                self.budget.ranks, self.rows, (zero == zero_gradient).nonzero()[:, 0], self.form, num_tokens
-            )
+            for zero_gradient, rows in chosen.items()
+            for turn in turns(self.budget.ranks, self.rows, rows, self.form, num_tokens)
         ]
 
 

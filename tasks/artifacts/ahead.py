@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import psutil
@@ -31,7 +31,7 @@ from gradus.models.engines.settings import CPU_CACHE_GIB
 from gradus.models.policy_files import CONFIG
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.learning import LoraConfig, UpdateConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.formats import size
 
@@ -126,14 +126,19 @@ def footprint(
         narrow = _BYTES[update.dtype] if update.dtype != "float32" else 0
         trained = num_parameters * (stepped + narrow) + reference
     else:
-        linear = [each for each in tensors if _is_adapted(each, _config(store, policy).get("vocab_size"))]
-        frozen = _base_bytes(tensors, linear, update.lora, _BYTES[update.dtype])
-        matrices = sum(update.lora.rank * sum(each.shape) for each in linear if _is_target(each, update.lora))
+        lora, num_tokens = update.lora, _config(store, policy).get("vocab_size")
+        below = [each for each in tensors if ".lora_" not in each.name]
+        # What LoRA can adapt: no embedding and no output layer.
+        linear = [each for each in below if len(each.shape) == 2 and each.shape[0] != num_tokens]
+        ends = "" if lora.targets == "all-linear" else lora.targets
+        adapted = (each.shape for each in linear if each.name.removesuffix(".weight").endswith(ends))
+        matrices = sum(lora.rank * sum(shape) for shape in adapted)
+        quantised = sum(each.size for each in linear) if lora.quantize == "nf4" else 0
+        frozen = round(_BYTES[update.dtype] * (sum(each.size for each in below) - quantised) + _NF4 * quantised)
         # The base of a new adapter is its own reference, with the adapter left out.
         trained = frozen + stepped * matrices + (reference if base_ref(store, policy) else 0)
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
-    beside = sampler if separate_sampler else 0
-    return Footprint(needed, trained + beside, psutil.virtual_memory().total)
+    return Footprint(needed, trained + sampler * separate_sampler, psutil.virtual_memory().total)
 
 
 def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConfig, dtype: str) -> int:
@@ -177,43 +182,13 @@ def _most_frequent_dtype(tensors: Sequence[_Tensor]) -> str:
     count: Counter[str] = Counter()
     for each in tensors:
         count[each.dtype] += each.size
-    most = max(count, key=lambda name: count[name], default="F32")
+    ((most, _),) = count.most_common(1) or [("F32", 0)]
     return {"BF16": "bfloat16", "F16": "float16"}.get(most, "float32")
 
 
-def _is_adapted(tensor: _Tensor, num_tokens: int | None) -> bool:
-    """Return whether this is a linear layer's weight that LoRA can adapt: no embedding, output layer or adapter."""
-    return len(tensor.shape) == 2 and tensor.shape[0] != num_tokens and ".lora_" not in tensor.name
-
-
-def _is_target(tensor: _Tensor, lora: LoraConfig) -> bool:
-    return lora.targets == "all-linear" or tensor.name.removesuffix(".weight").endswith(tuple(lora.targets))
-
-
-def _base_bytes(tensors: Sequence[_Tensor], linear: Sequence[_Tensor], lora: LoraConfig, width: int) -> int:
-    """Bytes of the weights below an adapter in training."""
-    whole = sum(each.size for each in tensors if ".lora_" not in each.name)
-    quantised = sum(each.size for each in linear) if lora.quantize == "nf4" else 0
-    return round(width * (whole - quantised) + _NF4 * quantised)
-
-
-class _Architecture(TypedDict, total=False):
-    """The sizes in a policy's configuration that memory depends on."""
-
-    num_hidden_layers: int | None
-    num_attention_heads: int | None
-    num_key_value_heads: int | None
-    hidden_size: int
-    vocab_size: int
-    head_dim: int | None
-
-
-def _config(store: Store, policy: Ref) -> _Architecture:
+def _config(store: Store, policy: Ref) -> dict[str, Any]:
     """The settings of a policy's architecture; those of the text part of one that also reads images."""
-    body = store.read_file(base_ref(store, policy) or policy, CONFIG)
-    if not body:
-        return {}
-    config = json.loads(body)
+    config = json.loads(store.read_file(base_ref(store, policy) or policy, CONFIG) or b"{}")
     return config["text_config"] if isinstance(config.get("text_config"), dict) else config
 
 
@@ -239,7 +214,9 @@ def rates_of(store: Store, policy: Ref, temperature: float, problem_ids: pa.Arra
     Tables whose rollouts are not in the lake are left out, as their temperature is unknown, and damaged ones.
     """
     found: list[tuple[Ref, pa.Table]] = []
-    for ref in _tables(store):
+    folder = store.root / DIFFICULTY.name
+    named = (Ref.found(DIFFICULTY.name, path.name) for path in sorted(folder.iterdir())) if folder.is_dir() else ()
+    for ref in filter(None, named):
         with contextlib.suppress(CorruptArtifactError):  # of another run: no reason to forecast nothing
             if _is_by(store, ref, policy, temperature):
                 found.append((ref, _of_policy(store.read(ref, _COLUMNS), policy)))
@@ -271,13 +248,6 @@ def _merged(problem_ids: pa.Array, found: Sequence[tuple[Ref, pa.Table]]) -> Kno
             n, k = np.where(more, new_n, n), np.where(more, new_k, k)
             read.append(ref)
     return KnownRates(n, k, tuple(read))
-
-
-def _tables(store: Store) -> list[Ref]:
-    """Return the difficulty tables of the lake in the order of their names."""
-    folder = store.root / DIFFICULTY.name
-    named = (Ref.found(DIFFICULTY.name, path.name) for path in sorted(folder.iterdir())) if folder.is_dir() else ()
-    return [ref for ref in named if ref is not None]
 
 
 def _is_by(store: Store, difficulty: Ref, policy: Ref, temperature: float) -> bool:

@@ -131,14 +131,11 @@ def refuse_unusable(
     judged = pa.concat_tables([store.read(ref, ["rollout_id"]) for ref in scores])
     known = store.read(problems, ["problem_id"]).column("problem_id")
     names = rows.column("rollout_id")
-    use = pc.fill_null(ROLLOUTS.column(rows, "use"), LEARN)
+    other = ~bools(pc.equal(pc.fill_null(ROLLOUTS.column(rows, "use"), LEARN), LEARN))
+    foreign = positions(rows.column("problem_id"), known) < 0
     for odd, what, hint in (
-        (~bools(pc.equal(use, LEARN)), "is of another use than learning", "rows that its updates learned from"),
-        (
-            positions(rows.column("problem_id"), known) < 0,
-            "is of a problem that is not trained on",
-            "the same problems",
-        ),
+        (other, "is of another use than learning", "rows that its updates learned from"),
+        (foreign, "is of a problem that is not trained on", "the same problems"),
         (positions(names, judged.column("rollout_id")) < 0, "has no score in begin.scores", "their scores"),
     ):
         if odd.any():

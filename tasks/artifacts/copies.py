@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError
 from gradus.data.files import replace_file, replacing
-from gradus.data.lake.manifest import FILE_NAME, FileEntry, Manifest, sha256_file
+from gradus.data.lake.manifest import FILE_NAME, Manifest, sha256_file
 from gradus.data.lake.names import regular_file
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
@@ -67,7 +67,9 @@ class _Copy:
     @classmethod
     def planned(cls, out: Path, source: Path, manifest: Manifest | None) -> "_Copy":
         """Return the steps; BadInputError or CorruptArtifactError for a file that is not Gradus's."""
-        before, wanted = _entries(manifest_of_copy(out)), _entries(manifest)
+        before, wanted = (
+            {entry.name: entry for entry in each.files} if each else {} for each in (manifest_of_copy(out), manifest)
+        )
         removed: list[Path] = []
         written = {name: source / name for name in wanted}
         for name in sorted({*before, *wanted}):
@@ -108,7 +110,3 @@ def _copy_of_state(store: Store, ref: Ref, out: Path) -> _Copy:
         raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
     state = state_ref(ref)
     return _Copy.planned(out, store.path(state), store.verify(state) if store.find(state) else None)
-
-
-def _entries(manifest: Manifest | None) -> dict[str, FileEntry]:
-    return {entry.name: entry for entry in manifest.files} if manifest else {}

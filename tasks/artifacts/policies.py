@@ -66,8 +66,14 @@ def adopt_adapter(store: Store, folder: Path, files: Mapping[str, Path], base: R
     """Store an adapter as a checkpoint that names its base by digest; what else lies in its folder is left there."""
     if base_ref(store, base) is not None:
         raise BadInputError(f"the base of {folder} is an adapter itself", hint="give the whole policy below both")
-    _refuse_other_base(folder, base)
-    config = {**_adapter_config(folder), "base_model_name_or_path": f"../{base.digest}", "revision": None}
+    config = {**_adapter_config(folder)}
+    named = str(config.get("base_model_name_or_path") or "").removeprefix("../").removeprefix("../")
+    if len(named) == len(base.digest) and _DIGEST.fullmatch(named) and named != base.digest:
+        raise BadInputError(
+            f"{folder} is an adapter for another base: it was trained on {CHECKPOINTS}/{named}, not on {base}",
+            hint=f"write --policy {folder}",
+        )
+    config |= {"base_model_name_or_path": f"../{base.digest}", "revision": None}
     if ADAPTER_WEIGHTS not in files:
         raise BadInputError(
             f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code", hint="save it with safetensors"
@@ -76,16 +82,6 @@ def adopt_adapter(store: Store, folder: Path, files: Mapping[str, Path], base: R
     held: dict[str, Path | bytes] = {n: path for n, path in files.items() if any(fnmatch(n, each) for each in kept)}
     held[ADAPTER_CONFIG] = json.dumps(config, indent=2, sort_keys=True).encode()
     return store.adopt_files(held, parents={BASE: [str(base)]})
-
-
-def _refuse_other_base(folder: Path, base: Ref) -> None:
-    """Raise BadInputError if the adapter names another base than the one given."""
-    named = str(_adapter_config(folder).get("base_model_name_or_path") or "").removeprefix("../").removeprefix("../")
-    if len(named) == len(base.digest) and _DIGEST.fullmatch(named) and named != base.digest:
-        raise BadInputError(
-            f"{folder} is an adapter for another base: it was trained on {CHECKPOINTS}/{named}, not on {base}",
-            hint=f"write --policy {folder}",
-        )
 
 
 def base_ref(store: Store, ref: Ref) -> Ref | None:
@@ -97,8 +93,7 @@ def verify_policy(store: Store, ref: Ref) -> None:
     """Check every file of a policy, and of the base below it, against its SHA-256."""
     refuse_skipped(store, ref)
     store.verify(ref)
-    base = base_ref(store, ref)
-    if base is not None:
+    if (base := base_ref(store, ref)) is not None:
         store.verify(base)
 
 
@@ -114,10 +109,17 @@ def policy_files(folder: Path) -> dict[str, Path]:
 
     The moving average of a checkpoint has those that the checkpoint's manifest names, with the bytes that it says.
     """
-    if folder.name == EMA and (folder.parent / FILE_NAME).is_file():
-        found = _average_files(folder)
-    else:
+    above = folder.parent
+    if folder.name != EMA or not (above / FILE_NAME).is_file():
         found = {n: path for n, path in regular_files(folder).items() if n not in (FILE_NAME, REPORT)}
+    elif entries := [each for each in read_manifest(above).files if each.name.rpartition("/")[0] == EMA]:
+        verified = verified_files(above, entries, CURE)
+        found = {name.removeprefix(f"{EMA}/"): path for name, path in verified.items()}
+    else:
+        raise BadInputError(
+            f"{folder} belongs to no checkpoint: {above / FILE_NAME} names no moving average",
+            hint="give a checkpoint that was trained with update.ema_decay",
+        )
     refuse_other_weights(found)
     return found
 
@@ -130,17 +132,6 @@ def refuse_other_weights(files: Mapping[str, Path]) -> None:
                 refuse_index(path)
             except FileError as error:
                 raise BadInputError(str(error), hint="save the policy with save_pretrained") from None
-
-
-def _average_files(folder: Path) -> dict[str, Path]:
-    above = folder.parent
-    entries = [each for each in read_manifest(above).files if each.name.rpartition("/")[0] == EMA]
-    if not entries:
-        raise BadInputError(
-            f"{folder} belongs to no checkpoint: {above / FILE_NAME} names no moving average",
-            hint="give a checkpoint that was trained with update.ema_decay",
-        )
-    return {name.removeprefix(f"{EMA}/"): path for name, path in verified_files(above, entries, CURE).items()}
 
 
 def refuse_training(store: Store, ref: Ref, lora: LoraConfig | None = None) -> None:
@@ -229,11 +220,18 @@ def bounds_of(store: Store, ref: Ref, rows: pa.Table) -> list[tuple[Ints, Ints] 
     found: list[tuple[Ints, Ints] | None] = [None] * rows.num_rows
     if not len(there):
         return found
+    policy = store.manifest(ref).parent("policy")
+    if policy is None or store.find(policy) is None:
+        raise BadInputError(
+            f"{ref} has tokens, and the policy whose tokenizer they are of is not there: no part of a text can be "
+            "found",
+            hint="take rollouts that `gradus rollout` made with a policy that is still in the lake, or mark nothing",
+        )
     from gradus.models.policy import PolicyError, load_tokenizer  # noqa: PLC0415 - torch
     from gradus.models.token_bounds import token_bounds  # noqa: PLC0415 - torch
 
     try:
-        tokenizer = load_tokenizer(store.path(_sampler(store, ref)))
+        tokenizer = load_tokenizer(store.path(policy))
     except PolicyError as error:
         raise BadInputError(str(error), hint=CURE) from None
     for row in there.tolist():
@@ -245,19 +243,9 @@ def with_places(store: Store, refs: Sequence[Ref], parts: Sequence[pa.Table]) ->
     """Return rollouts of some artifacts with the columns `token_starts` and `token_ends`, null for text alone."""
     found: list[pa.Table] = []
     for ref, part in zip(refs, parts, strict=True):
-        bounds, placed = bounds_of(store, ref, part), part
+        bounds = bounds_of(store, ref, part)
+        found.append(part)
         for side, name in enumerate(PLACES):
             values = [None if each is None else each[side] for each in bounds]
-            placed = placed.append_column(name, pa.array(values, pa.list_(pa.int64())))
-        found.append(placed)
+            found[-1] = found[-1].append_column(name, pa.array(values, pa.list_(pa.int64())))
     return found
-
-
-def _sampler(store: Store, ref: Ref) -> Ref:
-    policy = store.manifest(ref).parent("policy")
-    if policy is not None and store.find(policy) is not None:
-        return policy
-    raise BadInputError(
-        f"{ref} has tokens, and the policy whose tokenizer they are of is not there: no part of a text can be found",
-        hint="take rollouts that `gradus rollout` made with a policy that is still in the lake, or mark nothing",
-    )

@@ -81,27 +81,21 @@ def taken(store: Store, folder: Path, table: str) -> Ref:
 def _wanted(store: Store, folder: Path) -> list[_Verified]:
     """Return the artifacts to take, in order; nothing is written before all are checked."""
     found = _Verified.read(folder)
-    if found.manifest.table != CHECKPOINTS:
-        _refuse_misfits(found)
+    table = found.manifest.table
+    if table != CHECKPOINTS:
+        for path in [found.files[shard.name] for shard in found.manifest.shards] if table in TABLES else []:
+            try:
+                odd = misfit(pq.read_schema(path), TABLES[table])
+            except (pa.ArrowException, OSError):
+                odd = "it is no Parquet"
+            if odd:
+                raise BadInputError(f"{path} is no table of {table}: {odd}", hint="convert it first")
         return [found]
     refuse_other_weights(found.files)
     base = _base(folder, found.manifest)
     below = [] if base is None or store.find(base) is not None else [_beside(folder, base)]
     _refuse_other_base(found, base)
     return [*below, found, *_train_state(store, folder, found.manifest.ref)]
-
-
-def _refuse_misfits(found: _Verified) -> None:
-    """Raise BadInputError if a shard is not Parquet, or has other types than its table."""
-    table = found.manifest.table
-    for shard in found.manifest.shards if table in TABLES else ():
-        path = found.files[shard.name]
-        try:
-            odd = misfit(pq.read_schema(path), TABLES[table])
-        except (pa.ArrowException, OSError):
-            odd = "it is no Parquet"
-        if odd:
-            raise BadInputError(f"{path} is no table of {table}: {odd}", hint="convert it first")
 
 
 def _base(folder: Path, manifest: Manifest) -> Ref | None:

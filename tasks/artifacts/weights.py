@@ -31,8 +31,7 @@ from gradus.models.policy import Dtype, Policy, Quantize, load_policy, load_prom
 from gradus.models.policy_files import WHOLE
 from gradus.models.training.checkpoint import TakeFile
 from gradus.models.training.lora import adapter_files, add_lora, continue_lora, trained_parameters
-from gradus.models.training.parallel.ranks import Ranks
-from gradus.models.training.parallel.sharding import shard
+from gradus.models.training.parallel import Ranks, shard
 from gradus.models.training.tensor_files import Collect, Write
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.config.learning import LoraConfig, UpdateConfig
@@ -196,16 +195,12 @@ def _write(write: Write | None, folder: Path, name: str) -> FileEntry:
 def _agreed(writing: list[Future[FileEntry]], ranks: Ranks) -> list[FileEntry]:
     """Return the files of all ranks, or raise the first error that one met."""
     error = next((raised for each in writing if (raised := each.exception()) is not None), None)
-    if error is None:
-        said = {"files": [each.result().model_dump() for each in writing]}
-    else:
-        words = in_words(error)
-        said = {"error": [type(words).__name__, words.message, words.hint]}
-    heard = [json.loads(content) for content in ranks.gathered(json.dumps(said).encode())]
+    words = None if error is None else in_words(error)
+    said = None if words is None else (type(words).__name__, words.message, words.hint)
+    files = [] if error else [each.result().model_dump() for each in writing]
+    heard = [json.loads(content) for content in ranks.gathered(json.dumps([said, files]).encode())]
     if error is not None:
         raise error
-    for each in heard:
-        if "error" in each:
-            name, message, hint = each["error"]
-            raise (error_class(name) or GradusError)(message, hint=hint)
-    return [FileEntry.model_validate(entry) for each in heard for entry in each["files"]]
+    for name, message, hint in (failure for failure, _ in heard if failure):
+        raise (error_class(name) or GradusError)(message, hint=hint)
+    return [FileEntry.model_validate(entry) for _, entries in heard for entry in entries]

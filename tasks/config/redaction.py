@@ -123,12 +123,9 @@ class _Clean:
 def _pattern_of(variables: tuple[tuple[str, str], ...]) -> re.Pattern[str] | None:
     """Return the pattern of all secrets in environment variables; None without a secret."""
     secrets = sorted(_secrets(dict(variables)), key=len, reverse=True)
-    return re.compile("|".join(_pattern(secret) for secret in secrets)) if secrets else None
-
-
-def _pattern(secret: str) -> str:
-    text = re.escape(secret)
-    return text if len(secret) >= _EMBEDDED_CHARS else rf"(?<!\w){text}(?!\w)"
+    texts = ((secret, re.escape(secret)) for secret in secrets)
+    parts = [text if len(secret) >= _EMBEDDED_CHARS else rf"(?<!\w){text}(?!\w)" for secret, text in texts]
+    return re.compile("|".join(parts)) if parts else None
 
 
 def _secrets(environment: Mapping[str, str]) -> set[str]:
@@ -145,13 +142,12 @@ def _secrets(environment: Mapping[str, str]) -> set[str]:
             pairs.append(value)
             plain.add(value.partition(":")[2])
     plain |= {base64.b64encode(pair.encode()).decode() for pair in pairs}
-    forms = {form for value in plain if len(value) >= _MIN_CHARS for form in _forms(value)}
+    forms: set[str] = set()
+    for value in plain:
+        if len(value) >= _MIN_CHARS:  # as it is, in a URL, in JSON, in Python's own notation and in HTML
+            forms |= {value, quote(value), quote(value, safe=""), json.dumps(value)[1:-1]}
+            forms |= {repr(value)[1:-1], html.escape(value)}
     return {form for form in forms if len(form) >= _MIN_CHARS}
-
-
-def _forms(value: str) -> tuple[str, ...]:
-    """A value as itself, in a URL, in JSON, in Python's own notation and in HTML."""
-    return (value, quote(value), quote(value, safe=""), json.dumps(value)[1:-1], repr(value)[1:-1], html.escape(value))
 
 
 def _variables(environment: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -42,10 +42,11 @@ def open_home(home: Home) -> None:
     try:
         if not home.root.exists() or (not named and not any(home.root.iterdir())):
             _make(home.root)
-        elif named:
-            _mark_if_ours(home.root)
-        else:
+        elif not named:
             _refuse_foreign(home.root)
+        elif home.root.stat().st_uid == os.getuid() and not _is_marked(home.root):
+            with contextlib.suppress(OSError):
+                _mark(home.root)  # so that it is used as `.gradus` too; a colleague's stays as it is
         home.prefect.mkdir(mode=_OWNER_ONLY, exist_ok=True)
         for name in SECRETIVE:
             _close(home.root / name)
@@ -87,13 +88,6 @@ def _is_marked(root: Path) -> bool:
         return noted == {"changed_ns": (root / _MARK).lstat().st_ctime_ns}
     except (OSError, ValueError):
         return False
-
-
-def _mark_if_ours(root: Path) -> None:
-    """Note that the user has named this home, so that it is used as `.gradus` too; a colleague's stays as it is."""
-    if root.stat().st_uid == os.getuid() and not _is_marked(root):
-        with contextlib.suppress(OSError):
-            _mark(root)
 
 
 def _refuse_foreign(root: Path) -> None:

@@ -41,9 +41,6 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
 
     A library that looks for one of them while it is imported finds it not installed, for good; afterwards other code
     can import them. Modules that are imported already stay. Yields a function that ends this before the block does.
-
-        with lean_imports("pandas"):
-            import prefect
     """
 
     def end() -> None:
@@ -69,7 +66,7 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
 
 
 class _NotFound(MetaPathFinder):
-    """Finds a module not installed."""
+    """Finds a module not installed; for None in sys.modules compiled code takes None for the module."""
 
     def __init__(self, module: str) -> None:
         self.module = module

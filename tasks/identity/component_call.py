@@ -33,27 +33,20 @@ def checked(function: Callable[..., Any], kind: Kind, name: str, file: Path) -> 
         except (GradusError, MemoryError, WaveError):
             raise
         except (Exception, SystemExit) as error:
-            if isinstance(error, RuntimeError) and _is_for_the_caller(error):
-                raise
+            if isinstance(error, RuntimeError):
+                from gradus.models.devices import is_out_of_memory  # noqa: PLC0415 - imports torch, for an error alone
+
+                if is_out_of_memory(error):  # which an update answers with smaller passes
+                    raise
             line = line_of(error.__traceback__, file)
             raise BadInputError(f"{kind} {name} failed at {file}{line}: {describe(error)}", hint=CORRECT) from error
         wanted, fits = RETURNS[kind]
         if not fits(found, arguments):
-            raise BadInputError(f"{where} returned {_shown(found)}; {_a(kind)} returns {wanted}", hint=CORRECT)
+            article = "an" if kind[0] in "aio" else "a"
+            raise BadInputError(f"{where} returned {_shown(found)}; {article} {kind} returns {wanted}", hint=CORRECT)
         return found
 
     return call
-
-
-def _is_for_the_caller(error: RuntimeError) -> bool:
-    """Return whether memory ran out, which an update answers with smaller passes."""
-    from gradus.models.devices import is_out_of_memory  # noqa: PLC0415 - imports torch, for an error alone
-
-    return is_out_of_memory(error)
-
-
-def _a(kind: Kind) -> str:
-    return f"an {kind}" if kind[0] in "aio" else f"a {kind}"
 
 
 def _shown(found: object) -> str:
@@ -101,6 +94,10 @@ def _is_array(found: np.ndarray[Any, Any], num: int, kinds: str) -> bool:
     return found.shape == (num,) and found.dtype.kind in kinds
 
 
+def _is_mapping(found: object, _arguments: tuple[Any, ...]) -> bool:
+    return isinstance(found, Mapping)
+
+
 def _is_of_tokens(found: object, arguments: tuple[Any, ...]) -> bool:
     return _is_pair(found, tuple(arguments[0].row.shape))
 
@@ -113,12 +110,9 @@ RETURNS: Mapping[Kind, tuple[str, Callable[[Any, tuple[Any, ...]], bool]]] = {
     "sampler": ("a Draw of at most `num` different rows, with a weight and a mark for each", _is_draw),
     "hint": ("text, NoHint or None", lambda found, _: found is None or isinstance(found, str | NoHint)),
     "wave": ("a plan (round.plan) or None", lambda found, _: found is None or isinstance(found, Planned)),
-    "tracker": (
-        "a dict of arrays: its key columns and those that it keeps",
-        lambda found, _: isinstance(found, Mapping),
-    ),
-    "measure": ("a dict of arrays of N values: its columns", lambda found, _: isinstance(found, Mapping)),
-    "shape": ("a dict of arrays of N values", lambda found, _: isinstance(found, Mapping)),
+    "tracker": ("a dict of arrays: its key columns and those that it keeps", _is_mapping),
+    "measure": ("a dict of arrays of N values: its columns", _is_mapping),
+    "shape": ("a dict of arrays of N values", _is_mapping),
     "advantage": (
         "a tensor of N advantages, or of M",
         lambda found, given: _is_tensor(found, (given[0].num_rows,), tuple(given[0].row.shape)),

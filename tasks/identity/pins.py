@@ -13,14 +13,14 @@ find them. Left out: files that a component reads as data.
 import hashlib
 import importlib.metadata
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import TypeVar
 
 from gradus.components.chosen import Chosen, chosen_in
-from gradus.components.description import Component, DescriptionError
+from gradus.components.description import DescriptionError
 from gradus.components.digest import code_digest
 from gradus.components.registry import users_file
 from gradus.components.settings import Config
@@ -48,23 +48,19 @@ def code_identity(config: Config, distribution: str = "") -> dict[str, str]:
     if isinstance(config, RolloutConfig):
         found[f"engine/{config.engine}"] = str(ENGINES[config.engine])
     libraries = [distribution] if distribution else []
-    for component in _registered(config):
+    for chosen in chosen_in(config):
+        if chosen.is_users:
+            continue
+        try:
+            component = chosen.component
+        except DescriptionError:  # an installed package whose source cannot be read; the checks refuse it
+            continue
         if component.distribution:
             libraries.append(component.distribution)
         else:
             found[f"{component.kind}/{component.name}"] = f"{component.version} {code_digest(component)}"
         libraries += component.libraries
     return {**found, **{f"library/{name}": version for name, version in library_versions(libraries).items()}}
-
-
-def _registered(config: Config) -> Iterator[Component]:
-    """The components that settings name, those of users' files left out."""
-    for chosen in chosen_in(config):
-        if not chosen.is_users:
-            try:
-                yield chosen.component
-            except DescriptionError:  # an installed package whose source cannot be read; the checks refuse it
-                continue
 
 
 def library_versions(distributions: Iterable[str]) -> dict[str, str]:

@@ -41,7 +41,9 @@ class Attempt(Label):
 
 def run_folders(runs: Path) -> list[Path]:
     """The folder of every run, newest first."""
-    return sorted((runs / name for name in run_names(runs)), key=_age, reverse=True)
+    folders = [runs / name for name in run_names(runs)]
+    since = {each: (each / RUN if (each / RUN).exists() else each).stat().st_mtime for each in folders}
+    return sorted(folders, key=since.__getitem__, reverse=True)
 
 
 def run_folder(runs: Path, run: str) -> Path:
@@ -140,10 +142,7 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
                 inputs[event["attempt"]] = event.get("inputs", {})
             case "stage_finished":
                 if event["attempt"] in story.rows:  # its beginning may have been moved out of the journal
-                    row = story.rows[event["attempt"]]
-                    _end(story, row, event)
-                    if row["status"] == "finished":
-                        story.inputs[row["output"]] = inputs[event["attempt"]]
+                    _end(story, event, inputs[event["attempt"]])
             case "stage_reused":
                 story.rows[f"reused-{len(story.rows)}"] = _begun(event, start, "reused")
                 given = event.get("inputs", story.inputs.get(event["output"], {}))
@@ -155,11 +154,13 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
     return story
 
 
-def _end(story: Story, row: Attempt, event: StageFinished) -> None:
-    story.ended[event["attempt"]] = event
+def _end(story: Story, event: StageFinished, inputs: Mapping[str, list[str]]) -> None:
+    row, story.ended[event["attempt"]] = story.rows[event["attempt"]], event
     row["status"], row["seconds"], row["error"] = event["status"], round(event["seconds"], 3), event.get("error", "")
-    if _is_main_evaluation(row) and event["status"] == "finished":
-        story.pass_at_1[row["round"]] = pass_at_1_of(event.get("summary", {}))
+    if row["status"] == "finished":
+        story.inputs[row["output"]] = inputs
+        if _is_main_evaluation(row):
+            story.pass_at_1[row["round"]] = pass_at_1_of(event.get("summary", {}))
 
 
 def _is_main_evaluation(row: Label) -> bool:
@@ -224,11 +225,6 @@ def brief_from(folder: Path, story: Story, counts: Counts, on_damage: OnDamage) 
         "reused": counts["reused"],
         "seconds": counts["seconds"],
     }
-
-
-def _age(folder: Path) -> float:
-    settings = folder / RUN
-    return (settings if settings.exists() else folder).stat().st_mtime
 
 
 @dataclass(frozen=True)

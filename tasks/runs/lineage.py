@@ -227,8 +227,8 @@ class Lineage:
                 own = self._same(parent, sampled.get((row["round"], row["purpose"]), ()))
                 pairs[row["round"], row["purpose"], own] = ref
         made = list(dict.fromkeys(rollouts for _, _, rollouts in pairs))
-        for row, ref in ((row, _ref(row["output"])) for row in rows):
-            for parent in self.parents(ref, "rollouts"):
+        for row in rows:
+            for parent in self.parents(ref := _ref(row["output"]), "rollouts"):
                 if self._same(parent, made) not in made:
                     pairs[row["round"], row["purpose"], parent] = self._given(parent, self.parents(ref, "scores"))
         for (round_, purpose, rollouts), scores in pairs.items():

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TypedDict
@@ -127,11 +128,10 @@ def list_runs(runs: Path, lake: Path, on_damage: OnDamage = refuse) -> RunList:
 
 def _by_table(outputs: Mapping[str, int]) -> dict[str, int]:
     """Bytes of artifacts by table, the largest first."""
-    found: dict[str, int] = {}
+    found: Counter[str] = Counter()
     for ref, num_bytes in outputs.items():
-        table = ref.partition("/")[0]
-        found[table] = found.get(table, 0) + num_bytes
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+        found[ref.partition("/")[0]] += num_bytes
+    return dict(found.most_common())
 
 
 def read_run(runs: Path, run: str, lake: Path, on_damage: OnDamage = refuse) -> RunStory:

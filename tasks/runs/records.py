@@ -98,7 +98,6 @@ class Summary(TypedDict, total=False):
     first_unjudged: list[str]
     zero_std_groups: int
     first_zero_std: str
-    most_outside: str
     most_mismatched: str
     oldest_updates: int
     oldest: str
@@ -289,21 +288,15 @@ def counted(planned: int, kept: int) -> Counted:
 
 def total(accounts: Sequence[Account]) -> Account:
     """Return the sum of accounts."""
-    prompts, rollouts = ([account["prompts"] for account in accounts], [account["rollouts"] for account in accounts])
-    return {"prompts": _sum(prompts), "rollouts": _sum(rollouts)}
-
-
-def _sum(parts: Sequence[Counted]) -> Counted:
-    return counted(sum(part["planned"] for part in parts), sum(part["kept"] for part in parts))
+    given = ([account["prompts"] for account in accounts], [account["rollouts"] for account in accounts])
+    prompts, rollouts = (counted(sum(p["planned"] for p in parts), sum(p["kept"] for p in parts)) for parts in given)
+    return {"prompts": prompts, "rollouts": rollouts}
 
 
 def sentence(account: Account) -> str:
     """Return the account in words."""
-    return f"resumed: {_words(account['prompts'], 'prompts')} ({_words(account['rollouts'], 'rollouts')})"
-
-
-def _words(counts: Counted, name: str) -> str:
-    return (
-        f"{counts['planned']:,} {name}, {counts['kept']:,} kept, {counts['again']:,} sampled again, "
-        f"{counts['lost']:,} lost"
+    prompts, rollouts = (
+        f"{each['planned']:,} {name}, {each['kept']:,} kept, {each['again']:,} sampled again, {each['lost']:,} lost"
+        for name, each in (("prompts", account["prompts"]), ("rollouts", account["rollouts"]))
     )
+    return f"resumed: {prompts} ({rollouts})"

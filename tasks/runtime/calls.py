@@ -23,7 +23,7 @@ from gradus.components.settings import Config
 from gradus.data.errors import StageError
 from gradus.data.lake.manifest import REPORT, identity_digest
 from gradus.data.lake.schema import SCORES
-from gradus.data.lake.store import Ref, ShardWriter, Store
+from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.host.waiting import hold
@@ -88,20 +88,16 @@ def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:
             store.discard(ref)
         try:
             if task.restores:
-                _restore(task, store, beat)
+                # Weights that pruning removed: this repeats updates, and no rollouts, of rounds that a run shares.
+                refs = {Ref.parse(text) for texts in task.inputs.values() for text in texts}
+                for each in sorted((each for each in refs if store.pruned(each)), key=str):
+                    from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch: seconds
+
+                    restore_checkpoint(store, each, beat)
             return computed(task, store, warm, beat)
         except Exception:
             store.remove_empty(ref)
             raise
-
-
-def _restore(task: Job, store: Store, beat: Beat) -> None:
-    """Put back the pruned weights of the inputs: this repeats updates, and no rollouts, of rounds that a run shares."""
-    refs = {Ref.parse(text) for texts in task.inputs.values() for text in texts}
-    for ref in sorted((each for each in refs if store.pruned(each)), key=str):
-        from gradus.tasks.stages.update.replay import restore_checkpoint  # noqa: PLC0415 - PyTorch: seconds
-
-        restore_checkpoint(store, ref, beat)
 
 
 def retries(store: Store, ref: Ref) -> bool:
@@ -116,7 +112,10 @@ def retries(store: Store, ref: Ref) -> bool:
 
 
 def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
-    """Run a job in this process and commit its artifact to a store; return the full report of the attempt."""
+    """Run a job in this process and commit its artifact to a store; return the full report of the attempt.
+
+    Raise StageError if a metric is not finite.
+    """
     spec = stage_spec(task.stage)
     out = store.writer(Ref.parse(task.output))
     context = StageContext(
@@ -138,8 +137,17 @@ def computed(task: Job, store: Store, warm: Warm, beat: Beat) -> Report:
     used = {"perf/compute_s": seconds, "perf/cpu_s": _cpu_s() - cpu_s}
     if gpus := num_gpus(config):
         used["perf/gpu_s"] = seconds * gpus
-    full = checked_report(task.stage, replace(result, clock={**result.clock, **used}))
-    _commit(task, out, result)
+    full = replace(result, clock={**result.clock, **used}).full
+    for metrics in (full.get("metrics", {}), *full.get("steps", ())):
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                what = f"stage {task.stage} reported {name} = {value}"
+                raise StageError(what, hint="look at the rows that it was given")
+    fault_point(f"{task.stage}:before_manifest")
+    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode(), receipt=False)
+    parents = {**task.inputs, **{role: [str(ref)] for role, ref in result.parents.items()}}
+    out.commit(identity=task.identity, config=task.recorded, parents=parents, versions=dict(_versions()))
+    fault_point(f"{task.stage}:after_manifest")
     return full
 
 
@@ -155,16 +163,6 @@ def num_gpus(config: Config) -> int:
     return int(torch.cuda.device_count()) if torch is not None and wanted != "cpu" else 0
 
 
-def checked_report(stage: str, result: StageResult) -> Report:
-    """Return the full report; raise StageError if a metric is not finite."""
-    report = result.full
-    for metrics in (report.get("metrics", {}), *report.get("steps", ())):
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise StageError(f"stage {stage} reported {name} = {value}", hint="look at the rows that it was given")
-    return report
-
-
 def read_report(store: Store, ref: Ref) -> Report:
     """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
     content = store.read_file(ref, REPORT)
@@ -176,19 +174,6 @@ def with_clock(report: Report, clock: Metrics, step_clock: list[Metrics]) -> Rep
     metrics, summary = report.get("metrics", {}), report.get("summary", {})
     kept = StageResult(metrics, summary, report.get("samples", ()), report.get("steps", []))
     return replace(kept, clock=clock, step_clock=step_clock).full
-
-
-def _commit(task: Job, out: ShardWriter, result: StageResult) -> None:
-    fault_point(f"{task.stage}:before_manifest")
-    out.write_file(REPORT, json.dumps(result.kept, allow_nan=False, default=str).encode(), receipt=False)
-    out.commit(
-        identity=task.identity,
-        config=task.recorded,
-        parents={role: list(refs) for role, refs in task.inputs.items()}
-        | {role: [str(ref)] for role, ref in result.parents.items()},
-        versions=dict(_versions()),
-    )
-    fault_point(f"{task.stage}:after_manifest")
 
 
 @cache
@@ -273,15 +258,12 @@ class Stages(Protocol):
 
     def halt(self) -> None:
         """End what other threads have under way."""
-        ...
 
     def say(self, text: str) -> None:
         """Show a sentence at the terminal."""
-        ...
 
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
         """Let the checkpoints of other rounds than these lose their weights, and their train states."""
-        ...
 
 
 def label(stage: str, round_: int, purpose: str) -> str:

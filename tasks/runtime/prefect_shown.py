@@ -93,17 +93,14 @@ class Upstream(PrefectFuture[bool]):
 def log_outcome(outcome: Outcome, folder: Path) -> None:
     """Log how a stage ended well: computed or reused, its counts above 0, its artifact. Inside its Prefect task."""
     how = "reused" if outcome.reused else f"computed in {outcome.seconds:.1f} s"
-    counts = [f"{name.replace('_', ' ')} {value:,}" for name, value in outcome.summary.items() if _is_count(value)]
+    numbers = {name: value for name, value in outcome.summary.items() if type(value) is int and value}
+    counts = [f"{name.replace('_', ' ')} {value:,}" for name, value in numbers.items()]
     _log.info("%s: %s; %s", outcome.label, how, ", ".join([*counts, str(folder)]))
 
 
 def log_failure(error: Exception) -> None:
     """Log the sentence of a stage that failed. Inside its Prefect task."""
     _log.error("%s", in_words(error))
-
-
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value != 0
 
 
 class ProgressArtifact:
@@ -141,43 +138,30 @@ class ProgressArtifact:
 
 
 def publish_round(run: str, store: Store, outcome: Outcome, earlier: Sequence[Outcome]) -> None:
-    """Publish the page of the round that an update ends; nothing for other stages. Inside the update's task."""
-    if (outcome.stage, outcome.purpose) != ("update", "train") or not outcome.round:
-        return
-    of_round = [*(each for each in earlier if each.round == outcome.round), outcome]
-    title = f"round {outcome.round} of {run}"
-    create_markdown_artifact(round_page(title, run, store, of_round), key=KEY, description=title)
-
-
-def round_page(title: str, run: str, store: Store, outcomes: Sequence[Outcome]) -> str:
-    """Return the page of a round in Markdown, from the outcomes of its stages in their order.
+    """Publish the page of the round that an update ends, in Markdown; nothing for other stages. Inside its task.
 
     Figures are those of the policy's own attempts, without hints.
     """
+    if (outcome.stage, outcome.purpose) != ("update", "train") or not outcome.round:
+        return
+    outcomes = [*(each for each in earlier if each.round == outcome.round), outcome]
     measured: dict[str, float] = {}
-    for outcome in outcomes:
-        if outcome.purpose == "train":
-            measured |= cast("Mapping[str, float]", outcome.report.get("metrics", {}))
+    for each in outcomes:
+        if each.purpose == "train":
+            measured |= cast("Mapping[str, float]", each.report.get("metrics", {}))
     figures = [f"| {words} | {measured[name]:.4g} |" for name, words in FIGURES.items() if name in measured]
     stages = [
         f"| {each.label} | {'reused' if each.reused else f'{each.seconds:.1f} s'} | {_count(each, 'rows')} "
         f"| {_count(each, 'tokens', 'tokens_trained')} | `{store.path(each.ref)}` |"
         for each in outcomes
     ]
+    title = f"round {outcome.round} of {run}"
     lines = [
-        f"## {title}",
-        "",
-        "| | |",
-        "|---|---|",
-        *figures,
-        "",
-        "| stage | time | rows | tokens | artifact |",
-        "|---|---|---|---|---|",
-        *stages,
-        "",
+        *(f"## {title}", "", "| | |", "|---|---|", *figures, ""),
+        *("| stage | time | rows | tokens | artifact |", "|---|---|---|---|---|", *stages, ""),
         f"`gradus show {shlex.quote(run)}` lists every stage; `gradus ui` opens its metrics and samples in MLflow.",
     ]
-    return "\n".join(lines)
+    create_markdown_artifact("\n".join(lines), key=KEY, description=title)
 
 
 def _count(outcome: Outcome, *names: str) -> str:

@@ -210,8 +210,7 @@ class Session:
         self._tidied |= todo
         rounds = [Made(index, ref) for index, ref, *_ in sorted(todo)]
         found = frozenset(made.values()) - computed_by(self.journal.folder)
-        removals = planned_removals(self.store, rounds, weights, states, found)
-        if removals:
+        if removals := planned_removals(self.store, rounds, weights, states, found):
             num_bytes = remove(self.store, removals, self.say)
             self.journal.pruned([str(each.made.ref) for each in removals], num_bytes)
 
@@ -253,7 +252,9 @@ def _outcome(request: _Request) -> Outcome:
     job = planned(session.store, call, run=session.journal.run, seed=session.seed, forced=forced)
     started = time.perf_counter()
     ref = Ref.parse(job.output)
-    report = None if forced or not _is_finished(session, ref) else _reuse(job, request)
+    if not forced and session.store.find(ref) is None:
+        wait_until_free(session.store.path(ref), session.say)  # another command may compute it
+    report = None if forced or session.store.find(ref) is None else _reuse(job, request)
     seconds, reused = time.perf_counter() - started, report is not None
     if report is None:
         report, seconds = _attempt(job, request)
@@ -261,20 +262,12 @@ def _outcome(request: _Request) -> Outcome:
     return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
 
 
-def _is_finished(session: Session, ref: Ref) -> bool:
-    """Return whether the artifact is there, after waiting for another command that computes it."""
-    if session.store.find(ref) is not None:
-        return True
-    wait_until_free(session.store.path(ref), session.say)
-    return session.store.find(ref) is not None
-
-
 def _reuse(job: Job, request: _Request) -> Report | None:
     """Return the report of a finished artifact; None if its run was deleted meanwhile.
 
     The journal names it under the artifact's lock, where a deletion looks whether one does (gradus.flows.deletion).
     """
-    session, ref = request.session, Ref.parse(job.output)
+    session, ref, label = request.session, Ref.parse(job.output), _label(job, request.call)
     try:
         session.store.verify(ref, but=session.store.pruned(ref))
         report = read_report(session.store, ref)
@@ -287,17 +280,18 @@ def _reuse(job: Job, request: _Request) -> Report | None:
         if session.store.find(ref) is None:
             return None
         if not outside:
-            session.journal.stage_reused(**_label(job, request.call), inputs=job.inputs)
+            session.journal.stage_reused(**label, inputs=job.inputs)
             return report
     if retries(session.store, ref):
         return _attempt(replace(job, forced=True), request)[0]
-    return _checked(_started(job, request), report, 0.0, job, request)
+    attempt = session.journal.stage_started(**label, config=job.recorded, inputs=job.inputs)
+    return _checked(attempt, report, 0.0, job, request)
 
 
 def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
     """Compute the stage; return its report and its seconds, without those in which a worker started."""
     journal = request.session.journal
-    attempt = _started(job, request)
+    attempt = journal.stage_started(**_label(job, request.call), config=job.recorded, inputs=job.inputs)
     started = time.perf_counter()
     try:
         report, seconds = _compute(job, request)
@@ -308,11 +302,6 @@ def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
     return _checked(attempt, report, seconds, job, request), seconds
 
 
-def _started(job: Job, request: _Request) -> str:
-    label = _label(job, request.call)
-    return request.session.journal.stage_started(**label, config=job.recorded, inputs=job.inputs)
-
-
 def _label(job: Job, call: Call) -> Label:
     return {"stage": job.stage, "round": call.round, "purpose": call.purpose, "output": job.output}
 
@@ -320,9 +309,9 @@ def _label(job: Job, call: Call) -> Label:
 def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:
     """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
     sentence = stage_spec(job.stage).breach(report, request.call.config)
-    folder = str(request.session.store.path(Ref.parse(job.output)))
-    status = "failed" if sentence else "finished"
-    request.session.journal.stage_finished(
+    session, status = request.session, "failed" if sentence else "finished"
+    folder = str(session.store.path(Ref.parse(job.output)))
+    session.journal.stage_finished(
         attempt, status=status, seconds=seconds, report=report, folder=folder, error=sentence
     )
     if sentence:

@@ -30,9 +30,8 @@ from types import TracebackType
 from typing import Any
 
 from gradus.data.errors import GradusError, StageError
-from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.child import Child
-from gradus.models.processes.tree import kill_tree
+from gradus.models.processes.tree import kill_tree, remove_folders
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.processes import child_environment, known_error, last_words, open_log
 from gradus.tasks.runs.records import Report
@@ -104,7 +103,11 @@ class Worker:
         stage = str(job.get("stage", "?"))
         try:
             self.make_ready(stage, limits)
-            self._hand_over(stage, job, limits, on_beat)
+            self._child.send(job)  # _receive reports a dead child
+            try:
+                self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
+            except _DeathError as death:
+                raise _IdleDeathError(death.message, hint=death.hint) from None
             return self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "done")["result"]
         except GradusError:
             raise
@@ -139,13 +142,6 @@ class Worker:
         self._child.end()
         remove_folders(self.pid)
 
-    def _hand_over(self, stage: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> None:
-        self._child.send(job)  # _receive reports a dead child
-        try:
-            self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
-        except _DeathError as death:
-            raise _IdleDeathError(death.message, hint=death.hint) from None
-
     def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> dict[str, Any]:
         deadline = time.monotonic() + wall_s
         while True:
@@ -158,7 +154,8 @@ class Worker:
             elif message["kind"] == "beat":
                 on_beat(message["frac"], message["text"])
             elif message["kind"] == "error":
-                raise known_error(message) or self._unknown(stage, message)
+                hint = message["hint"] or f"see {self.log_path}; then repeat the command"
+                raise known_error(message) or StageError(f"stage {stage} failed: {message['message']}", hint=hint)
             if time.monotonic() >= deadline:
                 self._fail_for_time(stage, wall_s, silence_s, over=True)
 
@@ -172,10 +169,6 @@ class Worker:
                 return None
             self._heard += self._child.receive()
         return self._heard.popleft()
-
-    def _unknown(self, stage: str, message: Mapping[str, str]) -> StageError:
-        hint = message["hint"] or f"see {self.log_path}; then repeat the command"
-        return StageError(f"stage {stage} failed: {message['message']}", hint=hint)
 
     def _fail_for_time(self, stage: str, wall_s: float, silence_s: float, *, over: bool) -> None:
         self.close()
@@ -298,21 +291,17 @@ class WorkerPool:
 
     def make_ready(self, kind: str, stage: str, limits: Limits) -> None:
         """Wait until there is a worker of that kind that takes jobs, so that a job's time is its own."""
-        with self._lock(kind):
-            try:
-                self._worker(kind).make_ready(stage, limits)
-            except _DeathError:
-                self.raise_if_halted()
-                raise
+        with self._turn(kind):
+            self._worker(kind).make_ready(stage, limits)
 
     def run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job in the worker of that kind, started or replaced if need be; HaltedError once `halt` was called."""
-        with self._lock(kind):
+        with self._turn(kind):
             try:
-                return self._run(kind, job, limits, on_beat)
-            except _DeathError:
-                self.raise_if_halted()
-                raise
+                return self._worker(kind).run(job, limits, on_beat)
+            except _IdleDeathError:
+                # A process that is being killed still counts as running until its last thread has ended.
+                return self._replaced(kind).run(job, limits, on_beat)
 
     def halt(self) -> None:
         """End every worker and take no more jobs; waiting callers get HaltedError. Thread-safe."""
@@ -337,15 +326,18 @@ class WorkerPool:
         self._workers.clear()
         self._own_maker.shutdown()
 
-    def _run(self, kind: str, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
-        try:
-            return self._worker(kind).run(job, limits, on_beat)
-        except _IdleDeathError:
-            # A process that is being killed still counts as running until its last thread has ended.
-            return self._replaced(kind).run(job, limits, on_beat)
-
     def _lock(self, kind: str) -> threading.Lock:
         return self._locks.setdefault(kind, threading.Lock())
+
+    @contextlib.contextmanager
+    def _turn(self, kind: str) -> Generator[None]:
+        """Have the workers of a kind alone; one that `halt` ended is HaltedError."""
+        with self._lock(kind):
+            try:
+                yield
+            except _DeathError:
+                self.raise_if_halted()
+                raise
 
     def _worker(self, kind: str) -> Worker:
         worker = self._workers.get(kind)

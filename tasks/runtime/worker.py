@@ -29,8 +29,8 @@ from typing import Any, cast
 import psutil
 
 from gradus.data.errors import StageError
-from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.parent import Parent
+from gradus.models.processes.tree import remove_folders
 from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.host.libraries import lean_imports
 from gradus.tasks.host.processes import die_with_parent, failed, open_log
@@ -58,7 +58,9 @@ def main() -> None:
     cast("TextIOWrapper", sys.stdout).reconfigure(encoding="utf-8")
     hide_in_logs()
     hide_in_output()
-    _die_with_parent()
+    die_with_parent(os.getppid())
+    if sys.platform == "linux":  # orphans are adopted, so that they are still found by descent
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_heartbeat, args=(parent,), daemon=True).start()
     jobs = parent.incoming()
@@ -147,13 +149,6 @@ def _living(session: int) -> list[int]:
             if int(of) == session and state not in "ZX":
                 found.append(int(name))
     return found
-
-
-def _die_with_parent() -> None:
-    """Linux: be killed when the parent dies, and adopt orphans so that they are still found by descent."""
-    if sys.platform == "linux":
-        die_with_parent(os.getppid())
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,6 @@ class Beat(Protocol):
 
     def __call__(self, frac: float, text: str = "") -> None:
         """Say how far the stage is."""
-        ...
 
 
 @dataclass(frozen=True)

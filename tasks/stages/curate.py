@@ -93,16 +93,8 @@ def sampled_rows(
     ctx: StageContext, sample: SampleConfig, problem_ids: Column, reasons: Column, hints: pa.Table | None = None
 ) -> pa.Table:
     """Return the plan rows of problems in this round, each sampled as `sample` says."""
-    return plan_rows(
-        problem_ids,
-        reasons=reasons,
-        round_index=ctx.round,
-        n=sample.n,
-        temperature=sample.temperature,
-        max_tokens=sample.max_tokens,
-        seed=ctx.seed,
-        hints=hints,
-    )
+    how = sample.model_dump()  # n, temperature, max_tokens
+    return plan_rows(problem_ids, reasons=reasons, round_index=ctx.round, seed=ctx.seed, hints=hints, **how)
 
 
 def _hints(ctx: StageContext, problem_ids: Column, config: CurateConfig) -> tuple[pa.Table | None, dict[str, object]]:
@@ -171,10 +163,10 @@ def _columns(config: CurateConfig) -> list[str] | None:
 
 def _reading(chosen: Chosen) -> Callable[..., Any]:
     """Return a component that sees the columns which it declares, all if it declares none."""
-    function, needs, name = load(chosen), chosen.needs, f"{chosen.kind} {chosen.label}"
+    function, name = load(chosen), f"{chosen.kind} {chosen.label}"
 
     def read(pool: Rows, *arguments: Any) -> Any:
-        return function(pool.reading(needs, name), *arguments)
+        return function(pool.reading(chosen.needs, name), *arguments)
 
     return read
 
@@ -250,24 +242,12 @@ def _measured_text(chosen: pa.Table) -> Column:
 
     No Python string is made per row.
     """
-    counts = pc.binary_join_element_wise(
-        "pass rate ",
-        one_array(chosen.column("k")).cast(pa.string()),
-        "/",
-        one_array(chosen.column("n")).cast(pa.string()),
-        ", variance ",
-        _decimals(floats(chosen.column("variance"))),
-        "",
-    )
-    graded = pc.binary_join_element_wise(
-        "mean reward ",
-        _decimals(floats(chosen.column("reward_mean"))),
-        " of ",
-        pc.fill_null(one_array(chosen.column("reward_n")).cast(pa.string()), "an unknown number"),
-        ", variance ",
-        _decimals(floats(chosen.column("reward_variance"))),
-        "",
-    )
+    k, n, num = (one_array(chosen.column(name)).cast(pa.string()) for name in ("k", "n", "reward_n"))
+    names = ("variance", "reward_mean", "reward_variance")
+    variance, mean, reward_variance = (_decimals(floats(chosen.column(name))) for name in names)
+    counts = pc.binary_join_element_wise("pass rate ", k, "/", n, ", variance ", variance, "")
+    of = pc.fill_null(num, "an unknown number")
+    graded = pc.binary_join_element_wise("mean reward ", mean, " of ", of, ", variance ", reward_variance, "")
     judged, rewarded = (one_array(chosen.column(name)).is_valid() for name in ("pass_rate", "reward_mean"))
     return pc.if_else(judged, counts, pc.if_else(rewarded, graded, "never measured"))
 
@@ -294,10 +274,7 @@ def _result(
 ) -> StageResult:
     kept, total = plan.num_rows, pool.num_rows
     rate = floats(chosen.column("pass_rate"))
-    metrics = {
-        "data/kept_frac": float(verdict.kept.mean()),
-        "data/planned_frac": kept / total,
-    }
+    metrics = {"data/kept_frac": float(verdict.kept.mean()), "data/planned_frac": kept / total}
     if "hinted" in notes:
         metrics["data/planned_hinted_frac"] = float((ints(plan.column("hint_level")) > 0).mean())
     if not np.isnan(rate).all():

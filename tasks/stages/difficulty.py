@@ -17,7 +17,7 @@ from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.tally import UNJUDGED, Tally
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.settings import memory_bytes
-from gradus.tasks.runs.records import Coverage, Metrics, Sample
+from gradus.tasks.runs.records import Coverage, Sample
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
@@ -57,11 +57,13 @@ def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
     ctx.out.write_table(table)
     ctx.beat(1.0, f"{table.num_rows} problems, {len(measured.n)} measured now")
     summary = _summary(measured, table.num_rows, first_unjudged)
-    return StageResult(
-        metrics={**_metrics(summary), **measured.help.metrics},
-        summary=summary,
-        samples=_samples(table),
-    )
+    found = {
+        "data/pass_rate_mean": summary["pass_rate_mean"],
+        "data/reward_variance_mean": summary["reward_variance_mean"],
+        "data/fresh_frac": summary["measured"] / summary["rows"] if summary["rows"] else None,
+    }
+    metrics = {name: value for name, value in found.items() if value is not None}
+    return StageResult({**metrics, **measured.help.metrics}, summary, _samples(table))
 
 
 def _measured(ctx: StageContext) -> tuple[Measurement, list[str]]:
@@ -92,15 +94,6 @@ def _summary(measured: Measurement, num_problems: int, first_unjudged: Sequence[
             measured.num_scores - measured.num_hinted, measured.num_unjudged, measured.num_failed, first_unjudged
         ),
     }
-
-
-def _metrics(summary: _Counts) -> Metrics:
-    found = {
-        "data/pass_rate_mean": summary["pass_rate_mean"],
-        "data/reward_variance_mean": summary["reward_variance_mean"],
-        "data/fresh_frac": summary["measured"] / summary["rows"] if summary["rows"] else None,
-    }
-    return {name: value for name, value in found.items() if value is not None}
 
 
 def _samples(table: pa.Table) -> list[Sample]:

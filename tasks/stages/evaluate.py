@@ -9,7 +9,6 @@ error. The mean reward is that of every rollout with a reward, judged or not.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -19,7 +18,6 @@ import pyarrow as pa
 from gradus.data.answers import answer_key
 from gradus.data.arrays import (
     Bools,
-    Column,
     Floats,
     Ints,
     bools,
@@ -42,6 +40,7 @@ from gradus.data.records import Figure
 from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
 _NUM_SAMPLES = 16
@@ -81,9 +80,17 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
     if ctx.inputs.get("batch"):
         rollouts = _taken(rollouts, scores, ctx.table("batch", ["rollout_id", TAKEN, REASON]))
     every = _evaluated(problems, rollouts, scores)
-    _refuse_too_few(every, config.ks)
+    if max(config.ks) > (most := int(np.bincount(every.problem).max())):
+        k = next(k for k in config.ks if k > most)
+        raise BadInputError(
+            f"pass@{k} needs {k} judged rollouts of a problem, the most that one has is {most}",
+            hint="sample more, or ask for a smaller k",
+        )
     suite = str(ctx.facts.get("suite", "heldout"))
-    table = _rows(problems, every, checkpoint=_checkpoint(rollouts), suite=suite)
+    policies = pc.unique(rollouts.column("policy").drop_null()).to_pylist()
+    if len(policies) > 1:
+        raise BadInputError(f"the rollouts come from {len(policies)} policies", hint="evaluate each policy alone")
+    table = _rows(problems, every, checkpoint=policies[0] if policies else "unknown", suite=suite)
     ctx.out.write_table(table)
     ctx.beat(0.4, f"intervals over {table.num_rows} problems")
     report = _Report(table, every.where(every.judged), config, suite)
@@ -95,11 +102,7 @@ def run(ctx: StageContext, config: EvaluateConfig) -> StageResult:
         **coverage(len(unjudged), int(unjudged.sum()), int(failed.sum()), named),
     }
     ctx.beat(1.0, "evaluated")
-    return StageResult(
-        metrics=_metrics(suite, summary),
-        summary=summary,
-        samples=_samples(problems, rollouts, scores),
-    )
+    return StageResult(metrics=_metrics(suite, summary), summary=summary, samples=_samples(problems, rollouts, scores))
 
 
 class _Report:
@@ -122,19 +125,20 @@ class _Report:
         maj@k is left out if the reward read no answer from any completion: there is nothing to vote with.
         """
         ks = [k for k in self._config.ks if (self.n >= k).any()]
-        rewarded = ~np.isnan(self.reward_mean)
+        rewarded, tokens = ~np.isnan(self.reward_mean), floats(self.table.column("mean_tokens"))
         found: EvaluationFigures = {
             "suite": self._suite,
             "rows": self.table.num_rows,
             "pass_at": {str(k): self.pass_at(k) for k in ks},
             "fewer_samples_than": {str(k): int((self.n < k).sum()) for k in self._config.ks if (self.n < k).any()},
-            "mean_tokens": _mean(self.table.column("mean_tokens")),
+            "mean_tokens": None if np.isnan(tokens).all() else float(np.nanmean(tokens)),
             "per_domain": self.per_domain(baseline),
         }
         if (self._judged.answer >= 0).any():
             found["maj_at"] = {str(k): self.maj_at(k) for k in ks}
         if rewarded.any():
-            found["reward_mean"] = self._reward(self.reward_mean[rewarded])
+            means = self.reward_mean[rewarded]  # those from 0 to 1 are shares
+            found["reward_mean"] = (self._share if ((means >= 0) & (means <= 1)).all() else self._mean)(means)
         if baseline is not None:
             found["versus"] = self.against(baseline)
         return found
@@ -156,20 +160,14 @@ class _Report:
         difference = rate - self._before(baseline)[0] if baseline is not None else np.full(len(rate), np.nan)
         domain, names = codes(self.table.column("domain"))
         found: dict[str, DomainFigures] = {}
-        code_of = {name: code for code, name in enumerate(names.to_pylist()) if name is not None}
-        for name in sorted(code_of):
-            here = (domain == code_of[name]) & (self.n > 0)
+        for name, code in sorted((name, code) for code, name in enumerate(names.to_pylist()) if name is not None):
+            here = (domain == code) & (self.n > 0)
             if not here.any():
                 continue
             passed = self._share(rate[here])
-            found[name] = {
-                "pass_at_1": passed["value"],
-                "low": passed["low"],
-                "high": passed["high"],
-                "n": int(here.sum()),
-            }
-            both = here & ~np.isnan(difference)
-            if both.any():
+            low, high, n = passed["low"], passed["high"], int(here.sum())
+            found[name] = {"pass_at_1": passed["value"], "low": low, "high": high, "n": n}
+            if (both := here & ~np.isnan(difference)).any():
                 found[name]["gain"] = self._mean(difference[both])
         return found
 
@@ -190,24 +188,18 @@ class _Report:
         found: Versus = {
             "baseline": baseline.column("checkpoint")[0].as_py(),
             "problems": int(both.sum()),
-            "gain_at": self._gain_at(before_n, before_k),
+            "gain_at": {},
             "newly_solved": int((both & (before_k == 0) & (self.k > 0)).sum()),
             "newly_lost": int((both & (before_k > 0) & (self.k == 0)).sum()),
         }
+        for k in self._config.ks:
+            if (enough := (self.n >= k) & (before_n >= k)).any():
+                after = pass_at_k(self.n[enough], self.k[enough], k)
+                found["gain_at"][str(k)] = self._mean(after - pass_at_k(before_n[enough], before_k[enough], k))
         if both.any():
             found["gain"] = self._mean((_rate(self.n, self.k) - before_rate)[both])
         if rewarded.any():
             found["reward_gain"] = self._mean(change[rewarded])
-        return found
-
-    def _gain_at(self, before_n: Ints, before_k: Ints) -> dict[str, Figure]:
-        found: dict[str, Figure] = {}
-        for k in self._config.ks:
-            enough = (self.n >= k) & (before_n >= k)
-            if enough.any():
-                after = pass_at_k(self.n[enough], self.k[enough], k)
-                change = after - pass_at_k(before_n[enough], before_k[enough], k)
-                found[str(k)] = self._mean(change)
         return found
 
     def _before(self, baseline: pa.Table) -> tuple[Floats, Ints, Ints]:
@@ -227,10 +219,6 @@ class _Report:
 
     def _mean(self, values: Floats) -> Figure:
         return mean_of(values[None], span=max(1.0, float(np.abs(values).max()))).interval(self._config.confidence)
-
-    def _reward(self, values: Floats) -> Figure:
-        """Mean rewards, those from 0 to 1 as shares."""
-        return self._share(values) if ((values >= 0) & (values <= 1)).all() else self._mean(values)
 
 
 def _taken(rollouts: pa.Table, scores: pa.Table, batch: pa.Table) -> pa.Table:
@@ -277,16 +265,6 @@ def _keys(answers: pa.ChunkedArray) -> pa.ChunkedArray:
     return take_or_null(pa.chunked_array([keys]), positions(answers, pa.chunked_array([written])))
 
 
-def _refuse_too_few(every: _Rollouts, ks: Sequence[int]) -> None:
-    most = int(np.bincount(every.problem).max())
-    for k in ks:
-        if k > most:
-            raise BadInputError(
-                f"pass@{k} needs {k} judged rollouts of a problem, the most that one has is {most}",
-                hint="sample more, or ask for a smaller k",
-            )
-
-
 def _refuse(rollouts: pa.Table, bad: Bools, what: str) -> None:
     if bad.any():
         row = rollouts.slice(int(np.argmax(bad)), 1).select(["rollout_id", "problem_id"]).to_pylist()[0]
@@ -294,13 +272,6 @@ def _refuse(rollouts: pa.Table, bad: Bools, what: str) -> None:
             f"rollout {row['rollout_id']!r} of problem {row['problem_id']!r} {what} ({int(bad.sum())} such rollouts)",
             hint="evaluate rollouts of these problems, without hints",
         )
-
-
-def _checkpoint(rollouts: pa.Table) -> str:
-    policies = pc.unique(rollouts.column("policy").drop_null()).to_pylist()
-    if len(policies) > 1:
-        raise BadInputError(f"the rollouts come from {len(policies)} policies", hint="evaluate each policy alone")
-    return policies[0] if policies else "unknown"
 
 
 def _rows(problems: pa.Table, every: _Rollouts, *, checkpoint: str, suite: str) -> pa.Table:
@@ -338,18 +309,13 @@ def _rate(n: Ints, k: Ints) -> Floats:
     return np.divide(k, n, out=np.full(len(n), np.nan), where=n > 0)
 
 
-def _mean(column: Column) -> float | None:
-    values = floats(column)
-    return None if np.isnan(values).all() else float(np.nanmean(values))
-
-
 def _metrics(suite: str, summary: Evaluation) -> Metrics:
     """The summary under the names of the tracker, which takes no other characters than these in a name."""
     name = re.sub(r"[^A-Za-z0-9_.-]", "_", suite)
     values = {f"pass_at_{k}": interval["value"] for k, interval in summary["pass_at"].items()}
     values |= {f"maj_at_{k}": interval["value"] for k, interval in summary.get("maj_at", {}).items()}
     values["coverage"] = summary["coverage"]
-    for first in list(summary["pass_at"].values())[:1]:
+    if (first := next(iter(summary["pass_at"].values()), None)) is not None:
         values |= {"ci_low": first["low"], "ci_high": first["high"]}
     if summary["mean_tokens"] is not None:
         values["mean_tokens"] = summary["mean_tokens"]
@@ -372,11 +338,7 @@ def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[S
     """Completions spread evenly over the set, with the answers read from them."""
     index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
-    question = take_or_null(
-        problems.column("question"), positions(shown.column("problem_id"), problems.column("problem_id"))
-    )
-    at = positions(shown.column("rollout_id"), scores.column("rollout_id"))
-    shown = shown.append_column("question", question)
-    for name in ("extracted", "correct"):
-        shown = shown.append_column(name, take_or_null(scores.column(name), at))
-    return shown.to_pylist()
+    at = positions(shown.column("problem_id"), problems.column("problem_id"))
+    judged = positions(shown.column("rollout_id"), scores.column("rollout_id"))
+    shown = beside(shown, problems.select(["question"]), at)
+    return beside(shown, scores.select(["extracted", "correct"]), judged).to_pylist()

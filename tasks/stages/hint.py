@@ -49,7 +49,8 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
             f"none of {len(problems)} problems can be hinted at ({reasons})",
             hint="hints need worked solutions; a training without them takes escalate = []",
         )
-    ctx.out.write_table(_table(rows, config.strategy.shown))
+    table, shown = pa.Table.from_pylist(rows, schema=HINTS.arrow), config.strategy.shown
+    ctx.out.write_table(table.append_column("shown", pa.repeat(pa.scalar(shown), len(rows))) if shown else table)
     summary = {
         "rows": len(rows),
         "problems": len(problems),
@@ -62,12 +63,6 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     samples = [{"question": questions[str(row["problem_id"])], **row} for row in rows[:NUM_SAMPLES]]
     metrics = {"data/hinted_frac": 1 - len(missing) / len(problems)}
     return StageResult(metrics=metrics, summary=summary, samples=samples)
-
-
-def _table(rows: list[dict[str, object]], shown: str) -> pa.Table:
-    """Return the table of hints, with the sentence above them if the strategy has one."""
-    table = pa.Table.from_pylist(rows, schema=HINTS.arrow)
-    return table.append_column("shown", pa.repeat(pa.scalar(shown), len(rows))) if shown else table
 
 
 def _problems(ctx: StageContext, config: HintConfig) -> list[Problem]:

@@ -33,21 +33,15 @@ def round_rows(ctx: StageContext, reads: Mapping[str, Sequence[str]], role: str 
     `reads` names the columns of each role (gradus.tasks.config.rounds); those of a missing role are not there.
     `role` is the one whose rows are learned from, empty for the policy.
     """
-    given = seen_by(_rollouts(ctx, reads["rollouts"]), role)
+    parts = [ctx.store.read(ref, reads["rollouts"]) for ref in ctx.inputs["rollouts"]]
+    if {*PLACES} & {*reads["rollouts"]}:
+        parts = with_places(ctx.store, ctx.inputs["rollouts"], parts)
+    given = seen_by(pa.concat_tables(parts, promote_options="default"), role)
     learned = of_use(given, LEARN)
     whole, names = _joined(ctx, reads, pa.concat_tables([learned, other_uses(given)]))
     rows = whole.slice(0, learned.num_rows)
     num_groups = int(ints(rows.column(GROUP)).max(initial=-1)) + 1
     return RoundRows(rows, beside=whole.slice(learned.num_rows)), names.slice(0, num_groups)
-
-
-def _rollouts(ctx: StageContext, columns: Sequence[str]) -> pa.Table:
-    """Return the rollouts, with the places of their tokens if those are among the columns."""
-    if not {*PLACES} & {*columns}:
-        return ctx.table("rollouts", columns)
-    refs = ctx.inputs["rollouts"]
-    parts = [ctx.store.read(ref, columns) for ref in refs]
-    return pa.concat_tables(with_places(ctx.store, refs, parts), promote_options="default")
 
 
 def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.Table) -> tuple[pa.Table, pa.Array]:
@@ -63,7 +57,7 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         table = table.append_column(LENGTH, pc.list_value_length(one_array(table.column("completion_tokens"))))
     scores = ctx.table("scores", reads["scores"])
     at = positions(table.column("rollout_id"), scores.column("rollout_id"))
-    table = _beside(table, scores, at)
+    table = beside(table, scores, at)
     if ctx.inputs.get("problems"):
         table = beside_problems(table, ctx.table("problems", reads["problems"]), reads["problems"])
     if not ctx.inputs.get("plan"):
@@ -71,7 +65,7 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
     plans = _with_sparse(ctx.table("plan", reads["plan"]), PLAN, reads["plan"])
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
-    return _beside(table, plans, positions(own, keys), OF_PLAN), names
+    return beside(table, plans, positions(own, keys), OF_PLAN), names
 
 
 def _with_sparse(table: pa.Table, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
@@ -86,7 +80,7 @@ def beside_problems(table: pa.Table, problems: pa.Table, columns: Sequence[str])
     """Return rows with the columns of their problems beside them, `problem.NAME`; sparse ones of `columns` too."""
     problems = _with_sparse(problems, PROBLEMS, columns)
     at = positions(table.column("problem_id"), problems.column("problem_id"))
-    return _beside(table, problems, at, OF_PROBLEM)
+    return beside(table, problems, at, OF_PROBLEM)
 
 
 def beside_hints(ctx: StageContext, rows: T) -> T:
@@ -122,7 +116,7 @@ def stored_rows(ctx: StageContext, max_age: int) -> RoundRows:
     known = lineage(ctx.store, ctx.one("sampler"), max_age)
     ages = pa.array(list(known.values()), pa.int64())
     age = take_or_null(ages, positions(table.column("policy"), pa.array(list(known))))
-    table = _beside(table, scores, positions(table.column("rollout_id"), scores.column("rollout_id")))
+    table = beside(table, scores, positions(table.column("rollout_id"), scores.column("rollout_id")))
     table = table.append_column("age", age)
     own = nulls(ROLLOUTS.column(table, "recall")) & ~replaced_parents(table)
     table = table.filter(pa.array(own & ~nulls(age) & ~nulls(table.column("reward"))))
@@ -130,7 +124,7 @@ def stored_rows(ctx: StageContext, max_age: int) -> RoundRows:
     return RoundRows(table.append_column(GROUP, pa.array(group)))
 
 
-def _beside(table: pa.Table, other: pa.Table, at: Ints, prefix: str = "") -> pa.Table:
+def beside(table: pa.Table, other: pa.Table, at: Ints, prefix: str = "") -> pa.Table:
     """Return a table with the columns of another that it lacks, whose rows stand at these places (-1: null)."""
     for name in other.column_names:
         if prefix + name not in table.column_names:

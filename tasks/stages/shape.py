@@ -11,7 +11,6 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.chosen import ShapeConfig
 from gradus.components.rows import ColumnError
 from gradus.data.arrays import bools, floats, positions
 from gradus.data.curation.batch import REASON, Shape, ShapeError, first_batch, judged, shaped
@@ -26,6 +25,7 @@ from gradus.tasks.stages.round_rows import beside_tracked, round_rows
 
 _NUM_SAMPLES = 16
 _NAMED = ("rollout_id", "use", "role", "origin")
+_SHOWN = ("rollout_id", "problem_id", "reward", "weight", "term", "taken", REASON)
 
 
 def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
@@ -38,6 +38,8 @@ def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
     taken, reward = bools(table.column("taken")), floats(table.column("reward"))
     ctx.beat(1.0, f"{int(taken.sum())} of {table.num_rows} rows taken")
     left_out = Counter(table.column(REASON).drop_null().to_pylist())
+    order = np.argsort(taken, kind="stable")[:_NUM_SAMPLES]  # those that are left out first
+    shown = [name for name in _SHOWN if name in table.column_names]
     return StageResult(
         metrics={
             "batch/taken_frac": float(taken.mean()) if len(taken) else 0.0,
@@ -45,7 +47,7 @@ def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
             **metrics,
         },
         summary={"rows": table.num_rows, "taken": int(taken.sum()), "left_out": dict(left_out.most_common())},
-        samples=_samples(table),
+        samples=table.select(shown).take(pa.array(order)).to_pylist(),
     )
 
 
@@ -58,7 +60,10 @@ def batch_of(ctx: StageContext, config: ShapingConfig) -> tuple[pa.Table, Mappin
         metrics = dict[str, float]()
         for chosen in config.shapes:
             at = f"shape {chosen.label}"
-            batch, found = shaped(batch, [_bound(ctx, chosen)])
+            rng = np.random.default_rng(derive_seed(ctx.seed, "shape", ctx.round, chosen.label))
+            draws = "rng" in chosen.component.arguments
+            shape = Shape(chosen.short, load(chosen), chosen.needs, rng if draws else None)
+            batch, found = shaped(batch, [shape])
             metrics |= found
         return judged(batch, config.carried), metrics
     except ShapeError as error:
@@ -67,13 +72,6 @@ def batch_of(ctx: StageContext, config: ShapingConfig) -> tuple[pa.Table, Mappin
         alone = "an update by itself has no problems, plans and trackers: give the --batch of a training"
         hint = "read another column" if ctx.inputs.get("problems") else alone
         raise BadInputError(f"{at}: {error}", hint=hint) from None
-
-
-def _bound(ctx: StageContext, chosen: ShapeConfig) -> Shape:
-    """A shape with its settings, and a generator if it draws."""
-    rng = np.random.default_rng(derive_seed(ctx.seed, "shape", ctx.round, chosen.label))
-    draws = "rng" in chosen.component.arguments
-    return Shape(chosen.short, load(chosen), chosen.needs, rng if draws else None)
 
 
 def refuse_unpaired(rollouts: pa.Table, scores: pa.Table) -> None:
@@ -86,11 +84,3 @@ def refuse_unpaired(rollouts: pa.Table, scores: pa.Table) -> None:
     if (places < 0).any():
         row = rollouts.column("rollout_id")[int(np.argmax(places < 0))].as_py()
         raise BadInputError(f"rollout {row} has no score", hint="run `gradus score` on these rollouts")
-
-
-def _samples(table: pa.Table) -> list[dict[str, object]]:
-    """The first rows that are left out, then the first that are taken."""
-    order = np.argsort(bools(table.column("taken")), kind="stable")[:_NUM_SAMPLES]
-    names = ("rollout_id", "problem_id", "reward", "weight", "term", "taken", REASON)
-    there = [name for name in names if name in table.column_names]
-    return table.select(there).take(pa.array(order)).to_pylist()

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from gradus.components.chosen import TrackerConfig
 from gradus.data.arrays import Ints, floats
 from gradus.data.curation.candidates import Candidates
 from gradus.data.curation.round import Round, WaveError
@@ -45,7 +44,9 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
         hints=None,
         drawn=_refused,
     )
-    known = _kept(ctx, chosen)
+    known = changed_rows({each: [] for each in (*by, *columns)}, by, columns)  # none at first
+    if ctx.inputs.get("before"):
+        known = unnamed(ctx.store.read(ctx.one("before")), chosen.short).select([*by, *columns])
     ctx.beat(0.5, f"{rows.num_rows} rollouts, {known.num_rows} rows kept so far")
     try:
         changed = changed_rows(load(chosen)(Tracked(known, keys=by), round_), by, columns)
@@ -64,14 +65,6 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
         summary={"rows": table.num_rows, "changed": changed.num_rows},
         samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
     )
-
-
-def _kept(ctx: StageContext, chosen: TrackerConfig) -> pa.Table:
-    """Return the rows that a tracker kept so far, as it declares them; none at first."""
-    by, columns = chosen.by, chosen.component.columns
-    if not ctx.inputs.get("before"):
-        return changed_rows({each: [] for each in (*by, *columns)}, by, columns)
-    return unnamed(ctx.store.read(ctx.one("before")), chosen.short).select([*by, *columns])
 
 
 def _means(kept: pa.Table, columns: Sequence[str]) -> Metrics:

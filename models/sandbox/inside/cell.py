@@ -90,28 +90,34 @@ class _Cell:
 
     def _run(self, request: Message) -> Message:
         """Start a process, relay its values, and return how it ended when nothing of it is left."""
-        (out, err), channel = (_Stream(self._limits["output"]), _Stream(self._limits["stderr"])), _Channel()
+        streams, channel = (_Stream(self._limits["output"]), _Stream(self._limits["stderr"])), _Channel()
         started = time.monotonic()
-        child = self._start(request, out, err, channel)
+        child = self._start(request, streams, channel)
         try:
-            status, code = self._watched(child, request, out, err, channel)
+            status, code = self._watched(child, request, streams, channel)
         finally:
-            self._end_all()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(-1, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                while True:
+                    os.waitpid(-1, 0)
         seconds = time.monotonic() - started
-        for stream in (out, err):
+        for stream in streams:
             stream.drain()
+        out, err = streams
         channel.close()
         return {"status": status, "code": code, "stdout": out.text(), "stderr": err.text(), "seconds": seconds}
 
-    def _start(self, request: Message, out: "_Stream", err: "_Stream", channel: "_Channel") -> int:
+    def _start(self, request: Message, streams: "_Streams", channel: "_Channel") -> int:
         # In memory of its own: the file system may be full of what an earlier run wrote.
         with os.fdopen(os.memfd_create("stdin"), "w+b") as stdin:
             stdin.write(request.get("stdin", "").encode("utf-8", "surrogateescape"))
             stdin.seek(0)
             child = os.fork()
             if child == 0:
-                self._become(request, [stdin.fileno(), out.write_end, err.write_end, channel.inner.fileno()])
-        for stream in (out, err):
+                ends = [stream.write_end for stream in streams]
+                self._become(request, [stdin.fileno(), *ends, channel.inner.fileno()])
+        for stream in streams:
             stream.begin()
         channel.begin()
         return child
@@ -157,9 +163,7 @@ class _Cell:
     def _memory(self, request: Message) -> int:
         return int(request.get("memory", self._limits["memory"]))
 
-    def _watched(
-        self, child: int, request: Message, out: "_Stream", err: "_Stream", channel: "_Channel"
-    ) -> tuple[str, int]:
+    def _watched(self, child: int, request: Message, streams: "_Streams", channel: "_Channel") -> tuple[str, int]:
         """Wait for a process to end or to pass a limit; return ("exit", status) or (the limit, 0)."""
         until = time.monotonic() + float(request["limit_s"])
         ended = os.pidfd_open(child)
@@ -168,13 +172,13 @@ class _Cell:
                 left = until - time.monotonic()
                 if left <= 0:
                     return "time", 0
-                sources = [ended, self._connection, *(s.read_end for s in (out, err) if s.open)]
+                sources = [ended, self._connection, *(s.read_end for s in streams if s.open)]
                 waits_s = 0.0 if b"\n" in self._held else min(left, _LOOK_S)
                 readable, _, _ = select.select([*sources, *channel.sources()], [], [], waits_s)
-                for stream in (out, err):
+                for stream in streams:
                     if stream.read_end in readable:
                         stream.take()
-                if out.full:
+                if streams[0].full:
                     return "output", 0
                 for line in channel.lines(readable):
                     self._say({"line": line})
@@ -210,13 +214,6 @@ class _Cell:
             return "processes"
         tree = os.statvfs("/tmp")  # noqa: S108
         return "files" if tree.f_files - tree.f_ffree > _MAX_FILES else ""
-
-    def _end_all(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(-1, signal.SIGKILL)
-        with contextlib.suppress(ChildProcessError):
-            while True:
-                os.waitpid(-1, 0)
 
 
 class _Stream:
@@ -254,6 +251,10 @@ class _Stream:
     def text(self) -> str:
         """Return all of it."""
         return self._held.decode("utf-8", "replace")
+
+
+_Streams = tuple[_Stream, _Stream]
+"""Standard output and standard error."""
 
 
 class _Channel:

@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import resource
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -30,15 +31,6 @@ INNER_ID = 1000
 """User and group of programs, within."""
 _NOBODY = 65534
 _libc = ctypes.CDLL(None, use_errno=True)
-
-
-class _MountAttributes(ctypes.Structure):
-    _fields_ = (
-        ("set", ctypes.c_uint64),
-        ("clear", ctypes.c_uint64),
-        ("propagation", ctypes.c_uint64),
-        ("namespace", ctypes.c_uint64),
-    )
 
 
 def machine() -> str:
@@ -69,6 +61,14 @@ def end_sooner() -> None:
     path = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError):
         path.write_text(str(min(int(path.read_text(encoding="ascii")) + _END_SOONER, 1000)), encoding="ascii")
+
+
+def limit(name: str, soft: int, hard: int | None = None) -> None:
+    """Set the resource limit RLIMIT_`name` of this process, `hard` as `soft` unless given; none is raised."""
+    kind = getattr(resource, f"RLIMIT_{name}")
+    _, ceiling = resource.getrlimit(kind)
+    most = sys.maxsize if ceiling == resource.RLIM_INFINITY else ceiling
+    resource.setrlimit(kind, (min(soft, most), min(soft if hard is None else hard, most)))
 
 
 def unshare(flags: int) -> None:
@@ -119,7 +119,8 @@ def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str
 
 def read_only(target: str, *, below: bool = True) -> None:
     """Make a mount read-only, and all mounts below it."""
-    attributes = _MountAttributes(_ATTR_READ_ONLY | (_ATTR_NOSUID if below else 0), 0, 0, 0)
+    # Attributes to set and to clear, propagation, namespace.
+    attributes = (ctypes.c_uint64 * 4)(_ATTR_READ_ONLY | (_ATTR_NOSUID if below else 0))
     flags = _ATTR_RECURSIVE if below else 0
     arguments = (-100, target.encode(), flags, ctypes.byref(attributes), ctypes.c_size_t(ctypes.sizeof(attributes)))
     _checked(_libc.syscall(_MOUNT_SETATTR, *arguments), f"mount_setattr {target}")
@@ -139,10 +140,7 @@ def pivot_root(new: str, old: str) -> None:
 def drop_rights(limits: Mapping[str, int], *, keep_user: bool = False) -> None:
     """Set resource limits (name of the RLIMIT -> value), then drop all capabilities for good; root becomes nobody."""
     for name, wanted in limits.items():
-        kind = getattr(resource, f"RLIMIT_{name}")
-        _, hard = resource.getrlimit(kind)
-        value = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(kind, (value, value))
+        limit(name, wanted)
     for capability in range(_NUM_CAPS):
         with contextlib.suppress(OSError):  # those that this kernel does not have, or that are not held
             prctl(_DROP_BOUND, capability)

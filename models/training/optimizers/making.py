@@ -14,7 +14,7 @@ from torch.nn import Parameter
 from torch.optim import Optimizer
 
 from gradus.components.registry import function_of
-from gradus.models.training.parallel.sharding import divided
+from gradus.models.training.parallel import divided
 from gradus.models.training.settings import StepConfig
 
 Entry = dict[str, Any]

@@ -134,7 +134,8 @@ def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged, 
 
     With `trees` common beginnings of completions stand once, and rows of a prompt are put in another order for it.
     """
-    first = _group_starts(prompt[rows])
+    change = np.flatnonzero(np.diff(prompt[rows].numpy())) + 1
+    first = torch.from_numpy(np.concatenate([np.zeros(min(1, len(rows)), dtype=np.int64), change]))
     unit = torch.repeat_interleave(torch.arange(len(first)), torch.cat([first, first.new_tensor([len(rows)])]).diff())
     shared = torch.zeros_like(rows)
     if trees:
@@ -163,9 +164,3 @@ def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged, 
         predictors=predictors,
         spans=span_starts(first, starts, Ragged(in_completion, chosen.offsets), shared, at),
     )
-
-
-def _group_starts(numbers: Tensor) -> Tensor:
-    """Return where runs of equal numbers begin."""
-    change = np.flatnonzero(np.diff(numbers.numpy())) + 1
-    return torch.from_numpy(np.concatenate([np.zeros(min(1, len(numbers)), dtype=np.int64), change]))

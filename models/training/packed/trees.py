@@ -97,9 +97,8 @@ def tree_blocks(starts: Tensor, positions: Tensor) -> Blocks:
 
     A token attends to its own span up to itself, and to the whole of every span that its own follows from.
     """
-    lengths = torch.cat([starts, starts.new_tensor([len(positions)])]).diff()
+    lengths, level, ends = _nested(starts, positions)
     behind = starts + lengths
-    level, ends = _nested(starts.tolist(), positions[starts].tolist(), len(positions))
     prefixes: list[tuple[Spans, Spans]] = []
     for depth in level.unique().tolist():
         # Subtrees of one level have no token in common.
@@ -113,18 +112,19 @@ def seen_until(starts: Tensor, positions: Tensor) -> Tensor:
 
     Tokens are those of `tree_blocks`: a token is seen by itself and by all that follows from it, up to there.
     """
-    lengths = torch.cat([starts, starts.new_tensor([len(positions)])]).diff()
-    _, ends = _nested(starts.tolist(), positions[starts].tolist(), len(positions))
+    lengths, _, ends = _nested(starts, positions)
     return torch.repeat_interleave(ends, lengths)
 
 
-def _nested(starts: list[int], positions: list[int], total: int) -> tuple[Tensor, Tensor]:
-    """The number of spans that each of S follows from, and where what follows from it ends."""
+def _nested(starts: Tensor, positions: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Of each of S spans its length, the number of those that it follows from, and where what follows from it ends."""
+    total, first = len(positions), positions[starts].tolist()
     ends, level, ancestors = [total] * len(starts), list[int](), list[int]()
-    for span, (start, position) in enumerate(zip(starts, positions, strict=True)):
+    for span, (start, position) in enumerate(zip(starts.tolist(), first, strict=True)):
         # A span follows from those that begin at earlier positions of a sequence and have not ended.
-        while ancestors and positions[ancestors[-1]] >= position:
+        while ancestors and first[ancestors[-1]] >= position:
             ends[ancestors.pop()] = start
         level.append(len(ancestors))
         ancestors.append(span)
-    return torch.tensor(level), torch.tensor(ends)
+    lengths = torch.cat([starts, starts.new_tensor([total])]).diff()
+    return lengths, torch.tensor(level), torch.tensor(ends)

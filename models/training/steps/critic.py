@@ -16,7 +16,7 @@ from gradus.models.objectives.returns import gae_advantages
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
-from gradus.models.training.parallel.sharding import clip_gradients, shard, shard_module
+from gradus.models.training.parallel import clip_gradients, shard, shard_module
 from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
 from gradus.models.training.settings import CriticConfig
 
@@ -91,7 +91,9 @@ class Critic(torch.nn.Module):
             raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        explained = _explained_variance(targets[rows.mask], before[rows.mask])
+        aim, error = targets[rows.mask].double(), (targets - before)[rows.mask].double()
+        variance = float(aim.var(correction=0))  # 0 if the targets do not vary
+        explained = 1 - float(error.var(correction=0)) / variance if variance else 0.0
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
 
     def _gradient(self, rows: Rows, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows) -> float:
@@ -122,9 +124,3 @@ def _is_output(backbone: PreTrainedModel, parameter: torch.nn.Parameter) -> bool
     output, embeddings = backbone.get_output_embeddings(), backbone.get_input_embeddings()
     own = {id(p) for p in output.parameters()} if isinstance(output, torch.nn.Module) else set[int]()
     return id(parameter) in own - {id(p) for p in embeddings.parameters()}
-
-
-def _explained_variance(targets: Tensor, values: Tensor) -> float:
-    """1 - Var(R - V) / Var(R); 0 if the targets do not vary."""
-    variance = float(targets.double().var(correction=0))
-    return 1 - float((targets - values).double().var(correction=0)) / variance if variance else 0.0

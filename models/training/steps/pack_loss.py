@@ -35,7 +35,10 @@ def pack_loss(
 def loss_of(objective: Objective, rows: Rows, seen: Rows) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
     """Return what `pack_loss` does, of prepared rows and the same with the policy's quantities."""
     recorded = torch.isfinite(rows["sampler.logp"])
-    factor, found = _correction(objective, seen, recorded)
+    factor, found = torch.ones_like(seen["now.logp"].detach()), dict[str, Tensor]()
+    if objective.correction is not None:  # importance weights, 1 for tokens that have no sampler's log-prob
+        weight, found = objective.correction(seen.adding(mask=seen.mask & recorded))
+        factor = torch.where(recorded, weight, 1.0)
     logp, members = seen["now.logp"].detach(), objective.members(rows)
     total, weights, said = logp.new_zeros(()), torch.ones_like(logp), list[TokenMetrics]()
     for index, term in reversed(list(enumerate(objective.terms))):
@@ -92,11 +95,3 @@ def measured(model: PreTrainedModel, objective: Objective, rows: Rows, pack: Pac
         "reference.logp": None if reference is None else torch.where(mask, reference, given),
     }
     return rows.adding(of_tokens={name: values for name, values in found.items() if values is not None})
-
-
-def _correction(objective: Objective, rows: Rows, recorded: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
-    """Importance weights (m,) and their metrics; 1 for tokens that have no sampler's log-prob."""
-    if objective.correction is None:
-        return torch.ones_like(rows["now.logp"].detach()), {}
-    weight, metrics = objective.correction(rows.adding(mask=rows.mask & recorded))
-    return torch.where(recorded, weight, 1.0), metrics

@@ -46,11 +46,6 @@ class Asked(NamedTuple):
         """The prompt's token ids, without the given beginning of the completion."""
         return self.start.prompt if self.start else self.request.prompt_tokens
 
-    @property
-    def is_sampled(self) -> bool:
-        """Return whether anything is sampled: it takes no stored rollout up again, and is given no text."""
-        return self.row["recall"] is None and self.row["given"] is None
-
 
 class Planned:
     """A checked plan; BadInputError names the first row or problem that cannot be sampled.
@@ -147,7 +142,8 @@ class Planned:
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
         """The problems' questions as they are shown to people."""
         places = positions(pa.array(problem_ids, pa.string()), self._problems.column("problem_id"))
-        return [_shown(problem) for problem in self._problems.take(places).to_pylist()]
+        found = ((row["question"], row["messages"] or []) for row in self._problems.take(places).to_pylist())
+        return ["\n".join(str(m["content"]) for m in turns) if text is None else text for text, turns in found]
 
     def _prompts(self) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         """Every row checked, and every prompt's token ids (M,) with offsets (N+1,)."""
@@ -183,12 +179,15 @@ class Planned:
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
         """Rows of the plan with their problems."""
-        places = self._places[start:stop]
-        if (places < 0).any():
-            name = self._plan.column("problem_id")[start + int(np.argmax(places < 0))].as_py()
-            raise BadInputError(f"the plan names problem {name}, which --problems does not have")
-        problems = self._problems.take(places).to_pylist()
-        return zip(self._plan.slice(start, stop - start).to_pylist(), problems, strict=True)
+        return with_problems(self._plan.slice(start, stop - start), self._problems, self._places[start:stop])
+
+
+def with_problems(plan: pa.Table, problems: pa.Table, places: Ints) -> Iterator[tuple[Row, Row]]:
+    """Return rows of a plan with their problems, at these places; BadInputError for an unknown problem (-1)."""
+    if (places < 0).any():
+        name = plan.column("problem_id")[int(np.argmax(places < 0))].as_py()
+        raise BadInputError(f"the plan names problem {name}, which --problems does not have")
+    return zip(plan.to_pylist(), problems.take(pa.array(places)).to_pylist(), strict=True)
 
 
 def _filled(plan: pa.Table) -> pa.Table:
@@ -212,12 +211,6 @@ def _refuse_full(row: Row, tokens: Sequence[int], side: PromptSide | None) -> No
             f"the policy's {side.context_tokens} have no room for another",
             hint="cut it earlier, or leave it out",
         )
-
-
-def _shown(problem: Row) -> str:
-    if problem["question"] is not None:
-        return problem["question"]
-    return "\n".join(str(message["content"]) for message in problem["messages"] or [])
 
 
 def asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | None]:

@@ -121,10 +121,8 @@ class Parents:
         columns = {name: pa.array(values, ROLLOUTS.type_of(name)) for name, values in own.items()}
         kept = [name for name in self.rows.column_names if name not in (*_OF_THE_ROW, "parent", "replaces")]
         columns |= {name: take_or_null(self.rows.column(name), at) for name in kept}
-        whole = [
-            name for name, values in columns.items() if name in ROLLOUTS.arrow.names or values.null_count < len(rows)
-        ]
-        return in_order(pa.table({name: columns[name] for name in whole}))
+        usual, num = ROLLOUTS.arrow.names, len(rows)
+        return in_order(pa.table({n: each for n, each in columns.items() if n in usual or each.null_count < num}))
 
     def _tokenised(self, row: Row) -> tuple[int, ...]:
         """The tokens of the text that a plan row inserts."""
@@ -149,9 +147,8 @@ class Parents:
             if len(odd := np.flatnonzero(bad)):
                 raise BadInputError(f"the plan {verb} rollout {ids[int(odd[0])].as_py()}, {what}", hint=hint)
 
-        refuse(
-            at < 0, "which the rollouts given as parents do not hold", "name the artifact that holds it with --parents"
-        )
+        cure = "name the artifact that holds it with --parents"
+        refuse(at < 0, "which the rollouts given as parents do not hold", cure)
         if not len(at):
             return
         found = self.rows.take(pa.array(at))
@@ -162,9 +159,8 @@ class Parents:
         if tokens:
             text = "which cannot be continued from a token: it has text alone"
             bare = nulls(found.column("completion_tokens")) | nulls(found.column("prompt_tokens"))
-            refuse(
-                bare | (self._side is None), text, "sample with an engine that returns tokens (server.tokens = true)"
-            )
+            cure = "sample with an engine that returns tokens (server.tokens = true)"
+            refuse(bare | (self._side is None), text, cure)
             refuse(self._foreign(found), "whose tokens are another tokenizer's", "continue rollouts of this policy")
 
     def _foreign(self, found: pa.Table) -> Bools:

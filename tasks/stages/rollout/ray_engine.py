@@ -24,7 +24,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -85,21 +85,13 @@ class Sampled:
     error: EngineError | None
 
 
-@dataclass(frozen=True)
-class _Room:
-    """Arguments of `open_engine` in place of a stage."""
-
-    store: Store
-    warm: Warm = field(default_factory=Warm)
-
-
 class SamplingActor:
     """The actor; a finished rollout passes the fault point `ray:NUMBER`, `ray:NUMBER+` after a restart."""
 
     def __init__(self, number: int, lake: str, policy: str, config: JsonObject) -> None:
         """`number` is the worker's place; lake, policy and settings decide its engine."""
         self._number = number
-        self._room = _Room(Store(Path(lake)))
+        self._store = Store(Path(lake))
         self._policy = Ref.parse(policy)
         self._config = RolloutConfig.model_validate(config)
 
@@ -132,19 +124,19 @@ class SamplingActor:
 
     @cached_property
     def _engine(self) -> Engine:
-        folder = self._room.store.path(self._policy)
+        folder = self._store.path(self._policy)
         if not folder.is_dir():
             raise BadInputError(
                 f"the machine {socket.gethostname()} of the Ray cluster has no {folder}",
                 hint="put GRADUS_HOME on a file system that all machines have at the same path",
             )
-        return open_engine(self._room, self._policy, self._config)[0]
+        return open_engine(self._store, Warm(), self._policy, self._config)[0]
 
 
 @contextmanager
 def ray_engine(ctx: StageContext, ref: Ref, config: RolloutConfig) -> Generator[tuple["RayEngine", PromptSide | None]]:
     """Workers that hold a checkpoint, and what prompts need of it; they and a Ray of our own end with the context."""
-    side = prompt_side(ctx, ref, config)
+    side = prompt_side(ctx.store, ref, config)
     with cluster(config.ray) as ray:
         ctx.beat(0.0, f"starting {config.ray.workers} Ray workers")
         engine = RayEngine(ray, config.ray, (str(ctx.store.root), str(ref), config.model_dump(mode="json")))
@@ -170,23 +162,15 @@ class RayEngine:
         self._processes: dict[int, Process] = {}
         self._begun: dict[str, tuple[int, Any]] = {}
         """Worker and answer of shards that are not returned yet, by the first request."""
-        self._reproducible = True
-        self._remarks: list[str] = []
+        self.reproducible = True
+        """True if every engine promises the same bits, on this machine and with as many threads as here."""
+        self.remarks: list[str] = []
+        """Deviations of the engines from their settings, and the workers that were restarted."""
 
     @property
     def name(self) -> str:
         """The workers' engine, the same in all."""
         return next(iter(self._processes.values())).engine
-
-    @property
-    def reproducible(self) -> bool:
-        """Return whether every engine promises the same bits, on this machine and with as many threads as here."""
-        return self._reproducible
-
-    @property
-    def remarks(self) -> Sequence[str]:
-        """Return the deviations of the engines from their settings, and the workers that were restarted."""
-        return tuple(self._remarks)
 
     def open(self) -> None:
         """Start all workers at once and wait until each has loaded the policy and proved it."""
@@ -232,7 +216,7 @@ class RayEngine:
         sampled: Sampled = self._got(number, answer)
         del self._begun[requests[0].rollout_id]
         self._note(number, sampled.process)
-        self._remarks += [remark for remark in sampled.remarks if remark not in self._remarks]
+        self.remarks += [remark for remark in sampled.remarks if remark not in self.remarks]
         if on_tokens is not None:
             on_tokens(sampled.num_tokens)
         yield from sampled.finished
@@ -253,10 +237,10 @@ class RayEngine:
             )
         before = self._processes.get(number, process)
         if (before.host, before.pid) != (process.host, process.pid):
-            self._remarks.append(f"Ray worker {number + 1} of {self._config.workers} died and was restarted")
+            self.remarks.append(f"Ray worker {number + 1} of {self._config.workers} died and was restarted")
         self._processes[number] = process
         alike = process.host == socket.gethostname() and process.num_threads == torch.get_num_threads()
-        self._reproducible &= process.reproducible and alike
+        self.reproducible &= process.reproducible and alike
 
     def _has_place(self) -> bool:
         """Return whether the cluster is large enough for all workers; EngineError if no machine is left."""
@@ -308,7 +292,10 @@ def cluster(config: RayConfig) -> AbstractContextManager[ModuleType]:
 def _own(config: RayConfig) -> Generator[ModuleType]:
     os.environ.update(_SETTINGS)
     ray = _imported()
-    _sweep()
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):  # of processes that were killed
+        with suppress(OSError):  # of another account
+            if left_by_the_dead(left):
+                shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
         with RunLock(folder):
@@ -322,16 +309,24 @@ def _own(config: RayConfig) -> Generator[ModuleType]:
 
 
 def _start(ray: ModuleType, folder: Path, config: RayConfig) -> None:
-    try:
-        _init(ray, folder, config)
-    except Exception as error:  # noqa: BLE001 - Ray raises a plain Exception after the 30 s that it waits for itself
-        if "timed out" not in str(error):
-            raise _not_started(error) from None
-        ray.shutdown()
+    for again in (True, False):  # on a busy machine the second start finds the files in memory
         try:
-            _init(ray, folder, config)  # on a busy machine the second start finds the files in memory
-        except Exception as second:  # noqa: BLE001
-            raise _not_started(second) from None
+            ray.init(
+                address="local",
+                num_cpus=math.ceil(config.workers * config.cpus),
+                include_dashboard=False,
+                object_store_memory=_OBJECT_BYTES,
+                configure_logging=False,
+                _node_ip_address=LOOPBACK,
+                _temp_dir=str(folder),
+                _system_config={"worker_niceness": 0},
+            )
+            break
+        except Exception as error:  # noqa: BLE001 - Ray raises a plain Exception after the 30 s that it waits for itself
+            if not (again and "timed out" in str(error)):
+                said = first_line(error).rstrip(".")
+                raise StageError(f"Ray did not start: {said}", hint="fix that, or leave out ray.workers") from None
+            ray.shutdown()
     listens_on = {node["NodeManagerAddress"] for node in ray.nodes()}
     if listens_on != {LOOPBACK}:
         raise StageError(f"Ray listens on {', '.join(sorted(listens_on))}, not on {LOOPBACK} alone; it was ended")
@@ -341,23 +336,6 @@ def _start(ray: ModuleType, folder: Path, config: RayConfig) -> None:
             f"{config.workers} workers with ray.gpus = {config.gpus:g} want {wanted:g} GPUs; Ray sees {there:g} here",
             hint="lower ray.workers or ray.gpus",
         )
-
-
-def _init(ray: ModuleType, folder: Path, config: RayConfig) -> None:
-    ray.init(
-        address="local",
-        num_cpus=math.ceil(config.workers * config.cpus),
-        include_dashboard=False,
-        object_store_memory=_OBJECT_BYTES,
-        configure_logging=False,
-        _node_ip_address=LOOPBACK,
-        _temp_dir=str(folder),
-        _system_config={"worker_niceness": 0},
-    )
-
-
-def _not_started(error: Exception) -> StageError:
-    return StageError(f"Ray did not start: {first_line(error).rstrip('.')}", hint="fix that, or leave out ray.workers")
 
 
 @contextmanager
@@ -384,11 +362,3 @@ def _imported() -> ModuleType:
     except ModuleNotFoundError:
         raise StageError("the package ray is not installed", hint="pip install 'gradus[ray]'") from None
     return ray
-
-
-def _sweep() -> None:
-    """Remove the folders of processes that were killed."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError):  # of another account
-            if left_by_the_dead(folder):
-                shutil.rmtree(folder, ignore_errors=True)

@@ -86,10 +86,7 @@ def account_of(plan: pa.Table, kept: pa.Table, there: pa.Table) -> Account:
             hint="delete the folder of that rollouts artifact and run the same command again",
         )
     whole = int((before == asked).sum())
-    return {
-        "prompts": counted(len(asked), whole),
-        "rollouts": counted(int(asked.sum()), int(before.sum())),
-    }
+    return {"prompts": counted(len(asked), whole), "rollouts": counted(int(asked.sum()), int(before.sum()))}
 
 
 def _num_of(plan: pa.Table, rollouts: pa.Table) -> Ints:

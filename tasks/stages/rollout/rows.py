@@ -7,7 +7,7 @@ without the log-probs of a sampler.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from gradus.models.policy import PromptSide, completion_texts
 from gradus.models.templates import PromptStyle
 from gradus.models.training.warmstart import Example, example_of
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.stages.rollout.groups import TRAINED, Asked, Row, refuse_empty, tokenised_prompts
+from gradus.tasks.stages.rollout.groups import TRAINED, Asked, Row, refuse_empty, tokenised_prompts, with_problems
 from gradus.tasks.stages.rollout.parents import in_order
 
 V = TypeVar("V")
@@ -50,7 +50,9 @@ def rollouts_table(
     `tokenizer` is None if the engine returns text alone. `origin` is null for rows of the policy that is trained.
     """
     asked, done, num_rows = [each for each, _ in rows], [each for _, each in rows], len(rows)
-    remarks = [d.error or replaced(d.text or "") for d in done]
+    halves = [num_halves(d.text or "") for d in done]
+    what = "halves of characters (not valid Unicode) were replaced by U+FFFD"
+    remarks = [d.error or (f"{num} {what}" if num else "") for d, num in zip(done, halves, strict=True)]
     has_tokens = [tokenizer is not None and d.finish_reason != "error" for d in done]
 
     def known(values: Iterable[V]) -> list[V | None]:
@@ -109,12 +111,6 @@ def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenize
     return [None if done.finish_reason == "error" else text for text, (_, done) in zip(texts, rows, strict=True)]
 
 
-def replaced(text: str) -> str:
-    """Return a remark on replaced characters in a completion from a server of text; empty if there are none."""
-    count = num_halves(text)
-    return f"{count} halves of characters (not valid Unicode) were replaced by U+FFFD" if count else ""
-
-
 @dataclass(frozen=True)
 class Given:
     """The given texts of a plan."""
@@ -167,7 +163,13 @@ def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, sty
             "the plan is given texts, and the engine has no tokens of the policy to learn them by",
             hint="sample with an engine that returns tokens (server.tokens = true)",
         )
-    rows = _with_problems(plan.take(pa.array(wanted)), problems)
+    chosen = plan.take(pa.array(wanted))
+    places = positions(chosen.column("problem_id"), problems.column("problem_id"))
+    empty: dict[str, Any] = dict.fromkeys(PLAN.names)
+    rows = [({**empty, **row}, problem) for row, problem in with_problems(chosen, problems, places)]
+    for row, problem in rows:
+        if not row["messages"]:
+            refuse_empty(problem)
     kept, texts = np.ones(plan.num_rows, dtype=np.bool_), dict[str, Example]()
     for at, (row, _), prompt in zip(wanted, rows, tokenised_prompts(rows, side, style), strict=True):
         example = example_of(side, prompt, row["given"])
@@ -177,20 +179,6 @@ def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, sty
         else:
             texts[_name(row)] = example
     return Given(plan.filter(pa.array(kept)), texts, refused, side)
-
-
-def _with_problems(plan: pa.Table, problems: pa.Table) -> list[tuple[Row, Row]]:
-    """Return rows of a plan, missing columns null, with their problems; BadInputError for an unknown problem."""
-    places = positions(plan.column("problem_id"), problems.column("problem_id"))
-    if (places < 0).any():
-        name = plan.column("problem_id")[int(np.argmax(places < 0))].as_py()
-        raise BadInputError(f"the plan names problem {name}, which --problems does not have")
-    empty = dict.fromkeys(PLAN.names)
-    rows = list(zip(plan.to_pylist(), problems.take(pa.array(places)).to_pylist(), strict=True))
-    for row, problem in rows:
-        if not row.get("messages"):
-            refuse_empty(problem)
-    return [({**empty, **row}, problem) for row, problem in rows]
 
 
 def _name(row: Row) -> str:

@@ -58,7 +58,7 @@ def run(ctx: StageContext, config: RolloutConfig) -> StageResult:
 
         with ray_engine(ctx, ctx.one("policy"), config) as (workers, side):
             return _rolled_out(ctx, config, workers, side, workers.begin)
-    engine, side = open_engine(ctx, ctx.one("policy"), config)
+    engine, side = open_engine(ctx.store, ctx.warm, ctx.one("policy"), config)
     return _rolled_out(ctx, config, engine, side)
 
 
@@ -87,7 +87,7 @@ def _rolled_out(
     if not shards:
         ctx.out.write_table(ROLLOUTS.arrow.empty_table())
     seconds = time.perf_counter() - started
-    release_accelerator(ctx, config)
+    release_accelerator(ctx.warm, config)
     facts = {"shards": len(shards), "reproducible": "bitwise" if engine.reproducible else "seeded"}
     result = _report(ctx, facts, seconds, work)
     if not work.kept:
@@ -123,10 +123,6 @@ class _Open:
     kept: pa.Table
     missing: Sequence[int]
 
-    def requests(self) -> list[Request]:
-        """Return the missing requests."""
-        return [self.asked[i].request for i in self.missing]
-
 
 @dataclass
 class _Work:
@@ -159,23 +155,19 @@ class _Work:
         for index, shard in enumerate(shards):
             if _name(index) in self.ctx.out.done:
                 self.shards_reused += 1
-                self.count_done(index)
+                counts, *_ = self.counted[index] = _counts(self.ctx.out.table(_name(index), _COUNTED))
+                self.num_failed += counts["failed"]
+                self.rows_done += counts["rows"]
+                self.kept.append(_names(self.ctx, index))
                 continue
             fault_point("rollout:before_shard")
             begun.append(self.open(index, self.planned.asked(*shard, self.ctx.out.ref.digest)))
             if begin is not None and begun[-1].missing:
-                begin(begun[-1].requests())
+                begin([begun[-1].asked[i].request for i in begun[-1].missing])
             if begin is None or len(begun) == SHARDS_AHEAD * self.config.ray.workers:
                 self.write(begun.popleft())
         while begun:
             self.write(begun.popleft())
-
-    def count_done(self, index: int) -> None:
-        """A shard that an earlier attempt finished."""
-        counts, *_ = self.counted[index] = _counts(self.ctx.out.table(_name(index), _COUNTED))
-        self.num_failed += counts["failed"]
-        self.rows_done += counts["rows"]
-        self.kept.append(_names(self.ctx, index))
 
     def open(self, index: int, asked: Sequence[Asked]) -> "_Open":
         """Begin a shard with the rows that an earlier attempt kept."""
@@ -184,7 +176,8 @@ class _Work:
         if kept.num_rows:
             self.kept.append(kept)
         there = set(kept.column("rollout_id").to_pylist())
-        there |= {each.request.rollout_id for each in asked if not each.is_sampled}
+        stored_or_given = [each for each in asked if any(each.row[name] is not None for name in ("recall", "given"))]
+        there |= {each.request.rollout_id for each in stored_or_given}
         self.rows_done += len(there)
         missing = [i for i, each in enumerate(asked) if each.request.rollout_id not in there]
         return _Open(index, asked, files, kept, missing)
@@ -208,7 +201,9 @@ class _Work:
                 files.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
         if len(shard.missing) < len(asked):
-            parts = [shard.kept, self.planned.taken_up(asked), self._given(asked), table]
+            given = [(each.row, each.request.rollout_id) for each in asked if each.row["given"] is not None]
+            texts = self.given.rollouts(given, self.ctx.round)
+            parts = [shard.kept, self.planned.taken_up(asked), texts, table]
             both = in_order(pa.concat_tables([part for part in parts if part.num_rows], promote_options="default"))
             ids = pa.array([each.request.rollout_id for each in asked])
             table = both.take(positions(ids, both.column("rollout_id")))
@@ -216,10 +211,6 @@ class _Work:
         self.counted[shard.index] = _counts(table)
         files.close()
         fault_point("rollout:after_shard")
-
-    def _given(self, asked: Sequence[Asked]) -> pa.Table:
-        rows = [(each.row, each.request.rollout_id) for each in asked if each.row["given"] is not None]
-        return self.given.rollouts(rows, self.ctx.round)
 
     def rows(self, asked: Sequence[Asked], finished: Mapping[int, Finished]) -> pa.Table:
         """The rows of finished requests, in the order of their numbers."""
@@ -297,7 +288,10 @@ def _report(ctx: StageContext, facts: Mapping[str, int | str], seconds: float, w
         "length/truncated_frac": found["truncated"] / num_rows,
         "data/hint_level_mean": found["hint_levels"] / num_rows,
     }
-    rows = _first_rows(ctx)
+    rows: list[Sample] = []  # the first of the artifact, as they are shown to people
+    for name in sorted(ctx.out.done):
+        if len(rows) < NUM_SAMPLES:
+            rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
     questions = work.planned.questions([str(row["problem_id"]) for row in rows])
     samples = [{"question": question, **row} for question, row in zip(questions, rows, strict=True)]
     summary = {
@@ -338,16 +332,6 @@ def _names(ctx: StageContext, index: int) -> pa.Table:
     """The names of the rollouts of a shard."""
     path = ctx.out.folder / f"{_name(index)}.parquet"
     return read_shard(path, ROLLOUTS.restricted(KEYS), KEYS)
-
-
-def _first_rows(ctx: StageContext) -> list[Sample]:
-    """The first rows of the artifact, as they are shown to people."""
-    rows: list[Sample] = []
-    for name in sorted(ctx.out.done):
-        rows += ctx.out.table(name, _SHOWN).slice(0, NUM_SAMPLES - len(rows)).to_pylist()
-        if len(rows) >= NUM_SAMPLES:
-            break
-    return rows
 
 
 def _name(index: int) -> str:

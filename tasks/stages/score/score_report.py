@@ -41,12 +41,15 @@ def metrics(rollouts: pa.Table, scores: pa.Table, components: Sequence[str]) -> 
     counts = _counts(scores)
     for outcome in ("error", "timeout", "unparsed"):
         found[f"verifier/{outcome}_frac"] = counts[outcome] / scores.num_rows
-    return {**found, **_group_metrics(rollouts, scores)}
-
-
-def clock(latencies_s: Sequence[float]) -> dict[str, float]:
-    """Return the metric verifier/latency_p95_s, of the rows that this attempt judged itself."""
-    return {"verifier/latency_p95_s": float(np.quantile(latencies_s, 0.95))} if latencies_s else {}
+    group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
+    found["reward/frac_zero_std_groups"] = float(zero_std_groups(floats(scores.column("reward")), group).mean())
+    claims = ~nulls(scores.column("correct"))
+    num_claims = np.bincount(group[claims], minlength=len(names))
+    num_right = np.bincount(group[claims & bools(scores.column("correct"))], minlength=len(names))
+    claimed = num_claims > 0
+    if claimed.any():
+        found["reward/frac_all_right"] = float((num_right == num_claims)[claimed].mean())
+    return found
 
 
 def summary(scores: pa.Table) -> Mapping[str, object]:
@@ -104,15 +107,3 @@ def failed_rows(scores: pa.Table) -> Ints:
 def _counts(scores: pa.Table) -> dict[str, int]:
     found = {row["values"]: row["counts"] for row in pc.value_counts(scores.column("outcome")).to_pylist()}
     return {outcome: found.get(outcome, 0) for outcome in OUTCOMES}
-
-
-def _group_metrics(rollouts: pa.Table, scores: pa.Table) -> dict[str, float]:
-    group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
-    found = {"reward/frac_zero_std_groups": float(zero_std_groups(floats(scores.column("reward")), group).mean())}
-    claims = ~nulls(scores.column("correct"))
-    num_claims = np.bincount(group[claims], minlength=len(names))
-    num_right = np.bincount(group[claims & bools(scores.column("correct"))], minlength=len(names))
-    claimed = num_claims > 0
-    if claimed.any():
-        found["reward/frac_all_right"] = float((num_right == num_claims)[claimed].mean())
-    return found

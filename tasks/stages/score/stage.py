@@ -27,13 +27,7 @@ from gradus.data.errors import BadInputError, StageError, UsageError
 from gradus.data.lake.schema import MARKS, OWN_GOLD, SCORES, cast_to_schema
 from gradus.data.records import JsonObject
 from gradus.data.unicode import whole
-from gradus.models.judging.pool import (
-    FailingRewardError,
-    HangingRewardError,
-    JudgePool,
-    JudgeStartError,
-    TimedVerdict,
-)
+from gradus.models.judging.pool import FailingRewardError, HangingRewardError, JudgePool, JudgeStartError, TimedVerdict
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import failed
 from gradus.models.rewards.combine import Score, combine, component_names
@@ -50,7 +44,6 @@ from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
     chosen,
-    clock,
     failed_rows,
     metrics,
     plain,
@@ -151,22 +144,16 @@ class _Work:
 
             columns.append(dict(zip(mine, self.column(spec, pool, [rows[at] for at in mine], report), strict=True)))
         weights, decides = [reward.weight for reward in self.config.rewards], deciders(self.specs, self.deciding)
+        said = [[column[at].verdict if at in column else None for column in columns] for at in range(len(rows))]
         scores = [
-            combine(
-                self.names,
-                weights,
-                [column[at].verdict if at in column else None for column in columns],
-                decides(places),
-                self.config.correct_at,
-            )
-            for at, places in enumerate(routes)
+            combine(self.names, weights, verdicts, decides(places), self.config.correct_at)
+            for verdicts, places in zip(said, routes, strict=True)
         ]
         table = _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
-        marked = np.array([bool(score.marks) for score in scores])
-        if not marked.any():
+        chosen = np.flatnonzero([bool(score.marks) for score in scores])
+        if not len(chosen):
             return table
         found: list[Sequence[JsonObject] | None] = [None] * len(scores)
-        chosen = np.flatnonzero(marked)
         of_rows = bounds_of(self.ctx.store, self.ctx.one("rollouts"), self.tokens.take(places[chosen]))
         for row, bounds in zip(chosen.tolist(), of_rows, strict=True):
             found[row] = _placed(scores[row].marks, bounds)
@@ -211,20 +198,14 @@ class _Work:
 
 def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
     """Judge every rollout; raise StageError if not one of them could be judged."""
-    specs = _specs(config)
+    if not config.rewards:
+        raise UsageError("no reward was given", hint="name at least one, for example --reward math")
+    specs = [_spec(pinned_component(reward), config.max_chars) for reward in config.rewards]
     table, problems = _read(ctx, config, specs)
     num_rows, names = table.num_rows, component_names(specs)
-    work = _Work(
-        ctx,
-        config,
-        specs,
-        names,
-        decider(config, specs),
-        _warm_pools(ctx, specs, config.item_timeout_s),
-        table,
-        problems,
-        max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * num_rows)),
-    )
+    deciding, pools = decider(config, specs), _warm_pools(ctx, specs, config.item_timeout_s)
+    max_timeouts = max(_MIN_TIMEOUTS, math.floor(config.max_error_frac * num_rows))
+    work = _Work(ctx, config, specs, names, deciding, pools, table, problems, max_timeouts)
     shards = [work.shard(index) for index in range(math.ceil(num_rows / config.shard_rows))]
     scores = pa.concat_tables(shards, promote_options="default")
     if scores.column("reward").null_count == num_rows:
@@ -238,7 +219,7 @@ def run(ctx: StageContext, config: ScoreConfig) -> StageResult:
         metrics=metrics(table, scores, names),
         summary=summary(scores),
         samples=[sample(*pair) for pair in zip(work.rows(shown), scores.take(shown).to_pylist(), strict=True)],
-        clock=clock(work.latencies_s),
+        clock={"verifier/latency_p95_s": float(np.quantile(late, 0.95))} if (late := work.latencies_s) else {},
     )
 
 
@@ -256,12 +237,6 @@ def _read(ctx: StageContext, config: ScoreConfig, specs: Sequence[RewardSpec]) -
         raise BadInputError(f"row {number} of the rollouts has no problem_id", hint="every row needs one")
     golds = any(spec.needs_gold for spec in specs)
     return table, _problems(ctx, [name for name in _PROBLEM_COLUMNS if whole or name in needed], golds=golds)
-
-
-def _specs(config: ScoreConfig) -> list[RewardSpec]:
-    if not config.rewards:
-        raise UsageError("no reward was given", hint="name at least one, for example --reward math")
-    return [_spec(pinned_component(reward), config.max_chars) for reward in config.rewards]
 
 
 def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:

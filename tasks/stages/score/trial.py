@@ -6,14 +6,11 @@ try_rewards(store, config.rewards, problems, logs)     # BadInputError: the func
 from collections.abc import Iterable
 from pathlib import Path
 
-import pyarrow as pa
-
 from gradus.data.answers import further_golds
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Problem
-from gradus.models.judging.pool import JudgeStartError
-from gradus.models.judging.trial import tried
+from gradus.models.judging.pool import JudgeStartError, tried
 from gradus.models.rewards import resolve, versions
 from gradus.models.rewards.user import UNABLE
 from gradus.models.sandbox import NEEDED, Sandbox, SandboxUnavailableError
@@ -60,28 +57,23 @@ def try_rewards(store: Store, rewards: Iterable[RewardConfig], problems: Ref, lo
 
 def _refuse_without_gold(store: Store, rewards: Iterable[RewardConfig], problems: Ref) -> None:
     needs = [reward.label for reward in rewards if reward.is_ours and resolve(reward.name, reward.settings).needs_gold]
-    if needs and not _have_golds(store.read(problems, ["answer", "extra"])):
+    rows = store.read(problems, ["answer", "extra"]) if needs else None
+    if (
+        rows is not None
+        and rows["answer"].null_count == len(rows)
+        and not any(map(further_golds, rows["extra"].to_pylist()))
+    ):
         raise BadInputError(
             f"the reward {needs[0]} needs gold answers, and no problem has one",
             hint="take rewards that need none, or name the column of the answers: ingest.columns",
         )
 
 
-def _have_golds(problems: pa.Table) -> bool:
-    answers, extra = problems.column("answer"), problems.column("extra")
-    return answers.null_count < len(answers) or any(map(further_golds, extra.to_pylist()))
-
-
 def _refuse_without_library(rewards: Iterable[RewardConfig]) -> None:
-    for reward in rewards:
-        missing = (
-            [name for name, version in versions(reward.component).items() if not version] if reward.is_ours else []
-        )
-        if missing:
-            raise BadInputError(
-                f"the reward {reward.label} needs {missing[0]}, which is not installed",
-                hint=f"pip install {missing[0]}",
-            )
+    for reward in (each for each in rewards if each.is_ours):
+        if lacking := next((name for name, version in versions(reward.component).items() if not version), ""):
+            what = f"the reward {reward.label} needs {lacking}, which is not installed"
+            raise BadInputError(what, hint=f"pip install {lacking}")
 
 
 def _refuse_without_sandbox(rewards: Iterable[RewardConfig]) -> None:

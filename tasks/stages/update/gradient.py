@@ -13,25 +13,24 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from gradus.data.arrays import floats, nulls, pc, positions, take_or_null
+from gradus.data.arrays import floats, nulls, pc, positions
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import HALVES, HALVES_FILE, OWN
 from gradus.models.objectives.objective import advantage_column
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.gradients import Gradient, half_gradients
+from gradus.models.training.gradients import Gradient, Moved, half_gradients, moved
 from gradus.models.training.learning_rows import learning_rows
-from gradus.models.training.packed.forward import form_of
+from gradus.models.training.packed.forward import form_of, recomputed
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.passes import Budget, all_tokens
-from gradus.models.training.recomputation import recomputed
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.update import Step, counted_rows
-from gradus.models.training.virtual_step import Moved, moved
 from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error
 from gradus.tasks.config.learning import SCORE_COLUMNS, GradientConfig
 from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import prompts_of, refuse_unknown_tokens, tokens_of
 from gradus.tasks.stages.update.train_state import Start, loaded
@@ -61,16 +60,33 @@ def run(ctx: StageContext, config: GradientConfig) -> StageResult:
         deterministic(wanted=config.deterministic),
     ):
         step = _step(work, start, budget)
+        group = step.rows["group"].numpy()
+        of_second = np.random.default_rng(ctx.seed).permutation(np.unique(group))[1::2]  # every second group
         with recomputed(start.train_state.model, wanted=config.activation_checkpointing):
             try:
-                found = half_gradients(step, _second_half(step.rows, ctx.seed), config.num_coordinates)
+                found = half_gradients(step, torch.from_numpy(np.isin(group, of_second)), config.num_coordinates)
             except UpdateError as error:
                 raise BadInputError(f"the gradient cannot be computed: {error}") from None
         held = _held_out(ctx, config)
-        change = None if held is None else _moved(ctx, start, config, held, budget)
+        change = None
+        if held is not None:
+            known, state = ctx.warm.of(_Known), start.train_state
+            of = (
+                ctx.one("policy"),
+                ctx.inputs["held_rollouts"],
+                config.max_held_out,
+                ctx.seed,
+                config.dtype,
+                config.lora,
+            )
+            if known.of != of:
+                known.of, known.logp = of, all_tokens(state.model, held, budget).logp
+            change = moved(state, config, held, known.logp, budget)
     ctx.out.write_file(HALVES_FILE, save(dict(zip(HALVES, found.halves, strict=True))))
     ctx.out.write_table(_table(work, step.rows, found))
-    return StageResult(_metrics(step.rows, found, change), _summary(step.rows, found), extreme_samples(work))
+    groups = step.rows.by("group").num
+    summary = {"rows": step.rows.num_rows, "groups": groups, "dead_groups": groups - len(_live(step.rows, found))}
+    return StageResult(_metrics(step.rows, found, change), summary, extreme_samples(work))
 
 
 def _step(work: Work, start: Start, budget: Budget) -> Step:
@@ -87,12 +103,6 @@ def _step(work: Work, start: Start, budget: Budget) -> Step:
     return Step(start.train_state, rows, work.objective, work.config, form, budget, start.critic, work.on_rows)
 
 
-def _second_half(rows: Rows, seed: int) -> Tensor:
-    """(N,) bool: the rows of every second group, in a random order."""
-    groups = np.random.default_rng(seed).permutation(np.unique(rows["group"].numpy()))
-    return torch.from_numpy(np.isin(rows["group"].numpy(), groups[1::2]))
-
-
 def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
     """Judged rows that are held out, of as many whole groups as there is room for: the same for every method."""
     if not ctx.inputs.get("held_rollouts"):
@@ -100,8 +110,7 @@ def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
     table = of_use(ctx.table("held_rollouts", _HELD), LEARN)
     scores = ctx.table("held_scores", SCORE_COLUMNS)
     at = positions(table.column("rollout_id"), scores.column("rollout_id"))
-    for name in ("reward", "correct"):
-        table = table.append_column(name, take_or_null(scores.column(name), at))
+    table = beside(table, scores, at)
     unknown = nulls(table.column("reward")) | nulls(table.column("completion_tokens"))
     table = table.filter(pa.array(~unknown))
     if not table.num_rows:
@@ -121,14 +130,6 @@ def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
         group=torch.from_numpy(group[inside]),
     )
-
-
-def _moved(ctx: StageContext, start: Start, config: GradientConfig, held: Rows, budget: Budget) -> Moved:
-    known, model = ctx.warm.of(_Known), start.train_state.model
-    of = (ctx.one("policy"), ctx.inputs["held_rollouts"], config.max_held_out, ctx.seed, config.dtype, config.lora)
-    if known.of != of:
-        known.of, known.logp = of, all_tokens(model, held, budget).logp
-    return moved(start.train_state, config, held, known.logp, budget)
 
 
 def _table(work: Work, rows: Rows, found: Gradient) -> pa.Table:
@@ -165,11 +166,6 @@ def _metrics(rows: Rows, found: Gradient, change: Moved | None) -> dict[str, flo
         metrics |= {"gradient/held_out_right": change.right, "gradient/held_out_wrong": change.wrong}
         metrics |= {"gradient/held_out_gain": change.gain}
     return {name: value for name, value in metrics.items() if np.isfinite(value)}
-
-
-def _summary(rows: Rows, found: Gradient) -> dict[str, object]:
-    groups = rows.by("group").num
-    return {"rows": rows.num_rows, "groups": groups, "dead_groups": groups - len(_live(rows, found))}
 
 
 def _live(rows: Rows, found: Gradient) -> Sequence[int]:

@@ -38,23 +38,17 @@ def having(table: pa.Table, rows: Mapping[str, object], setting: str) -> Bools:
     """Return which rows have these values, of several one, (N,); BadInputError for an unknown column."""
     found = np.ones(table.num_rows, dtype=np.bool_)
     for name, values in rows.items():
-        found &= _having(table, name, values, setting)
+        if name not in table.column_names:
+            known = ", ".join(sorted(table.column_names))
+            raise BadInputError(f"{setting}: rows have no column {name}", hint=f"take one of {known}")
+        column = table.column(name)
+        try:
+            wanted = pa.array(values if isinstance(values, tuple) else [values]).cast(column.type)
+            found &= bools(pc.is_in(column, value_set=wanted))
+        except pa.ArrowException:
+            what = f"{setting}: {values!r} is no value of the column {name}, which is {column.type}"
+            raise BadInputError(what, hint="correct it") from None
     return found
-
-
-def _having(table: pa.Table, name: str, values: object, setting: str) -> Bools:
-    if name not in table.column_names:
-        raise BadInputError(
-            f"{setting}: rows have no column {name}", hint=f"take one of {', '.join(sorted(table.column_names))}"
-        )
-    column = table.column(name)
-    try:
-        wanted = pa.array(values if isinstance(values, tuple) else [values]).cast(column.type)
-        return bools(pc.is_in(column, value_set=wanted))
-    except pa.ArrowException:
-        raise BadInputError(
-            f"{setting}: {values!r} is no value of the column {name}, which is {column.type}", hint="correct it"
-        ) from None
 
 
 def needs_sampler(table: pa.Table, config: UpdateConfig) -> Bools:

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.policy import Policy
 from gradus.models.training.lora import without_lora
 from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, vocabulary
-from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel import Ranks
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError
@@ -46,18 +47,18 @@ def role_columns(work: "Work", start: "Start", budget: Budget) -> dict[str, Tens
 def _reference(work: "Work", start: "Start", budget: Budget) -> TokenLogprobs:
     config, own = work.config, start.train_state
     asked = Asked(mean_logp="reference.mean_logp" in config.needs)
+    given, model, held_as = work.ctx.inputs.get("reference", ()), own.model, nullcontext()
     if config.reference == "ema":
-        with own.averaged():
-            return all_tokens(own.model, work.rows, budget, work.on_rows, asked)
-    given = work.ctx.inputs.get("reference", ())
-    if len(given) == 1 and refers_to_base(work.ctx.store, work.ctx.one("policy"), given[0], config):
-        with without_lora(own.model):
-            return all_tokens(own.model, work.rows, budget, work.on_rows, asked)
-    if not work.ctx.inputs.get("reference"):
+        held_as = own.averaged()
+    elif not given:
         raise _lacking("reference", "kl_coef is set, or a component reads it")
-    model = _loaded(work, budget, work.ctx.one("reference")).model
-    refuse_unknown_tokens(work.table, vocabulary(model))
-    return all_tokens(model, work.rows, budget, work.on_rows, asked)
+    elif len(given) == 1 and refers_to_base(work.ctx.store, work.ctx.one("policy"), given[0], config):
+        held_as = without_lora(own.model)
+    else:
+        model = _loaded(work, budget, work.ctx.one("reference")).model
+        refuse_unknown_tokens(work.table, vocabulary(model))
+    with held_as:
+        return all_tokens(model, work.rows, budget, work.on_rows, asked)
 
 
 def _lacking(role: str, why: str) -> BadInputError:

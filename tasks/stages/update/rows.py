@@ -3,6 +3,7 @@
 The batch (gradus.data.curation.batch) is an input, or made in passing of rollouts and scores.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,20 +12,7 @@ import pyarrow as pa
 import torch
 
 from gradus.components.rows import Marks
-from gradus.data.arrays import (
-    Bools,
-    Ints,
-    bools,
-    codes,
-    floats,
-    ints,
-    nulls,
-    one_array,
-    pc,
-    positions,
-    ragged,
-    take_or_null,
-)
+from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged
 from gradus.data.curation.batch import CONTINUED, CREDIT, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
@@ -38,6 +26,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.learning_rows import learning_rows
 from gradus.tasks.config.learning import SCORE_COLUMNS, UpdateConfig
 from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.shape import batch_of, refuse_unpaired
 from gradus.tasks.stages.update.origins import (
     compared_tokens,
@@ -55,7 +44,6 @@ _COLUMNS = (
     *("rollout_id", "problem_id", "group_id", "hint_level", "completion", "finish_reason", "policy", "top_p", "top_k"),
     *("origin", "spans", "trained_prompt_tokens", "use", "role", *_NEEDED, *_SAMPLED),
 )
-_KNOWN_REASONS = [CONTINUED, REPLACED, UNJOINED, UNJUDGED]
 
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
@@ -180,12 +168,7 @@ def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, sco
         row = rollouts.column("rollout_id")[int(np.argmax(at < 0))].as_py()
         raise BadInputError(f"rollout {row} is not in the batch", hint="give the batch that was made of these rollouts")
     judged = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
-    table = rollouts.drop_columns(["group_id"])
-    table = table.append_column("correct", take_or_null(scores.column("correct"), judged))
-    for name in batch.column_names:
-        if name not in table.column_names:
-            table = table.append_column(name, take_or_null(batch.column(name), at))
-    return table
+    return beside(beside(rollouts.drop_columns(["group_id"]), scores.select(["correct"]), judged), batch, at)
 
 
 def _left_out(table: pa.Table) -> dict[str, int]:
@@ -193,10 +176,9 @@ def _left_out(table: pa.Table) -> dict[str, int]:
     why = table.column(REASON)
     replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
     counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}
-    unjoined = int(bools(pc.equal(why, UNJOINED)).sum())
-    parents = int(bools(pc.equal(why, CONTINUED)).sum())
-    others = table.num_rows - why.null_count - int(bools(pc.is_in(why, value_set=pa.array(_KNOWN_REASONS))).sum())
-    more = {"unjoined_rows": unjoined, "shaped_out_rows": others, "replaced_parents": parents}
+    num = Counter(why.drop_null().to_pylist())
+    others = num.total() - sum(num[known] for known in (CONTINUED, REPLACED, UNJOINED, UNJUDGED))
+    more = {"unjoined_rows": num[UNJOINED], "shaped_out_rows": others, "replaced_parents": num[CONTINUED]}
     return {**counts, **{name: n for name, n in more.items() if n}}
 
 
@@ -219,10 +201,8 @@ def _ages(table: pa.Table, known: Mapping[str, int], expected: str) -> Ints:
 
 def refuse_unknown_tokens(table: pa.Table, vocab_size: int) -> None:
     """Raise BadInputError naming the first row with a token id that is not below `vocab_size`."""
-    for column, tokens in (
-        ("prompt_tokens", prompts_of(table)),
-        ("completion_tokens", tokens_of(table, "completion_tokens")),
-    ):
+    completions = tokens_of(table, "completion_tokens")
+    for column, tokens in (("prompt_tokens", prompts_of(table)), ("completion_tokens", completions)):
         outside = np.zeros(table.num_rows, dtype=np.bool_)
         outside[tokens.row[(tokens.values < 0) | (tokens.values >= vocab_size)].numpy()] = True
         what = f"has {column} that the policy does not know"
@@ -235,10 +215,9 @@ def refuse_truncated(table: pa.Table, config: UpdateConfig) -> None:
     Its log-probs are renormalised over what was left, the trainer's over all: the ratio of both is biased (trl#6789).
     """
     cut = truncated(table) & needs_sampler(table, config)
+    what = "was sampled with top_p or top_k, where no correction holds"
     hint = "update with correction = none, or roll out with top_p = 1 and top_k = 0"
-    _refuse(
-        cut, table.column("rollout_id").to_pylist(), "was sampled with top_p or top_k, where no correction holds", hint
-    )
+    _refuse(cut, table.column("rollout_id").to_pylist(), what, hint)
 
 
 def truncated(table: pa.Table) -> Bools:
@@ -281,10 +260,8 @@ def _uneven(table: pa.Table, column: str) -> Bools:
 def _beyond(table: pa.Table) -> Bools:
     """Return which rows have a mark that is not within their completion, (N,)."""
     offsets, marks = ragged(table.column(MARKS))
-    row, start, end = (
-        np.repeat(np.arange(table.num_rows), np.diff(offsets)),
-        *(ints(marks.field(name), null=-1) for name in ("start", "end")),
-    )
+    row = np.repeat(np.arange(table.num_rows), np.diff(offsets))
+    start, end = (ints(marks.field(name), null=-1) for name in ("start", "end"))
     size = tokens_of(table, "completion_tokens").lengths.numpy()[row]
     return np.bincount(row, (start < 0) | (end < start) | (end > size), table.num_rows) > 0
 

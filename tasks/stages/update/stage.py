@@ -7,10 +7,14 @@ memory (the same bits), and the checkpoint.
 
 import time
 
+import torch
+
+from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.schema import ROWS_FILE
-from gradus.data.lake.train_states import state_ref
+from gradus.data.lake.train_states import pointer, state_ref
+from gradus.data.lake.whole_files import disk_errors
 from gradus.models.training.packed.logprobs import vocabulary
-from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel import Ranks
 from gradus.models.training.passes import Budget
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.weights import LoadedPolicies, begins_adapter, oom_as_stage_error, written
@@ -28,7 +32,6 @@ from gradus.tasks.stages.update.train_state import (
     loaded,
     saved_in,
     state_contents,
-    write_checkpoint,
     write_train_state,
     write_weights,
 )
@@ -66,22 +69,22 @@ def updated(ctx: StageContext, config: UpdateConfig, budget: Budget, *, saves: b
     ):
         num_tokens = work.take_steps(start, budget)
     fault_point("update:before_checkpoint")
-    dtype = saved_in(ctx.store, ctx.one("policy"), config)
+    dtype, state = saved_in(ctx.store, ctx.one("policy"), config), start.train_state
     if budget.ranks.writes:
-        same = makes_the_same_bits(config, start.train_state.model.device)
-        write_checkpoint(ctx.out, start.policy, start.train_state, dtype, repeats=same)
+        with disk_errors(ctx.out.folder):
+            write_weights(start.policy, state, dtype, ctx.out)
+        same, threads = makes_the_same_bits(config, state.model.device), torch.get_num_threads()
+        optimizer = state.chosen.label
+        named = pointer(ctx.out.ref, step=state.step, optimizer=optimizer, threads=threads, repeats=same)
+        ctx.out.write_file(POINTER, named)
         ctx.out.write_file(ROWS_FILE, update_table(work))
         if config.between_updates == "host" and budget.ranks.num_ranks == 1:
             start.to_host()  # before the state is written while other stages compute
         if saves:
             _save_state(ctx, config, start, budget.ranks)
     else:
-        write_weights(start.policy, start.train_state, dtype, None)
-        written(
-            state_contents(start.train_state, start.critic, dtype),
-            ctx.store.path(state_ref(ctx.out.ref)),
-            budget.ranks,
-        )
+        write_weights(start.policy, state, dtype, None)
+        written(state_contents(state, start.critic, dtype), ctx.store.path(state_ref(ctx.out.ref)), budget.ranks)
     keep_warm(ctx, start, config, budget.ranks)
     return result(work, budget, num_tokens, time.perf_counter() - started)
 
@@ -103,8 +106,7 @@ def _save_state(ctx: StageContext, config: UpdateConfig, start: Start, ranks: Ra
     same, when = makes_the_same_bits(config, start.train_state.model.device), ctx.facts.get("save", "now")
     if when == "never" and same:
         return
-    dtype = saved_in(ctx.store, ctx.one("policy"), config)
-    contents = state_contents(start.train_state, start.critic, dtype)
+    contents = state_contents(start.train_state, start.critic, saved_in(ctx.store, ctx.one("policy"), config))
     store, ref, files = ctx.store, ctx.out.ref, ctx.out.entries
 
     def save() -> None:

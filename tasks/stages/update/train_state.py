@@ -4,29 +4,28 @@ The state that training continues from is an artifact beside the checkpoint (gra
 be left out where computing it again makes the same bits (gradus.tasks.stages.update.replay).
 """
 
+import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import get_args
+from typing import cast, get_args
 
 import torch
 from torch import Tensor
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, StageError, in_words
 from gradus.data.lake.manifest import FileEntry
-from gradus.data.lake.pruned import POINTER
 from gradus.data.lake.store import Ref, ShardWriter, Store
-from gradus.data.lake.train_states import CHECKPOINT, begin_afresh, pointer, state_identity, weights_config
-from gradus.data.lake.whole_files import disk_errors
+from gradus.data.lake.train_states import CHECKPOINT, begin_afresh, state_identity, weights_config
 from gradus.data.seeds import derive_seed
 from gradus.models.devices import give_back, to_host
 from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.making import OptimizerError
-from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.recomputation import layers_of
+from gradus.models.training.packed.forward import layers_of
+from gradus.models.training.parallel import ALONE, Ranks
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect
@@ -49,44 +48,6 @@ from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.roles import critic_of
 
-_WORK = "policy"
-
-
-def new_train_state(store: Store, ref: Ref, config: UpdateConfig, seed: int, ranks: Ranks) -> tuple[TrainState, Policy]:
-    """Return a checkpoint's policy with a fresh optimiser; BadInputError if it cannot be trained."""
-    if config.lora is None:
-        policy, weights = _whole_policy(store, ref, config, ranks)
-    else:
-        policy, weights = adapted_policy(store, ref, config, config.lora, seed, ranks), None
-    if config.activation_checkpointing and not layers_of(policy.model):
-        raise BadInputError(
-            f"{type(policy.model).__name__} has no layers that transformers can compute again",
-            hint="leave update.activation_checkpointing out",
-        )
-    try:
-        train_state = TrainState(policy.model, config, derive_seed(seed, "update"), weights, load(config.optimizer))
-    except OptimizerError as error:
-        raise BadInputError(
-            f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
-        ) from None
-    return train_state, policy
-
-
-def _whole_policy(
-    store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks
-) -> tuple[Policy, Mapping[str, Tensor] | None]:
-    """The policy, and the float32 weights that it was rounded from if it computes in another format.
-
-    FSDP2 rounds the weights of ranks as it gathers them.
-    """
-    saved_in(store, ref, config)  # refuses now what could not be written after the steps
-    if ranks.mesh is not None:
-        return divided_policy(store, ref, "float32", ranks, getattr(torch, config.dtype)), None
-    exact = loaded_policy(store, ref, "float32", config.device)
-    if config.dtype == "float32":
-        return exact, None
-    return loaded_policy(store, ref, config.dtype, config.device), dict(exact.model.named_parameters())
-
 
 def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str, Path]) -> None:
     """Continue from the files of a checkpoint's train state; BadInputError or CorruptArtifactError if they misfit."""
@@ -104,28 +65,12 @@ def restore(train_state: TrainState, store: Store, ref: Ref, files: Mapping[str,
         ) from None
 
 
-def write_checkpoint(
-    out: ShardWriter, policy: Policy, train_state: TrainState, dtype: SavedDtype, *, repeats: bool
-) -> None:
-    """Write the policy, its average if there is one, and the name of the train state, as files of an artifact.
-
-    `repeats`: whether the same update makes the same bits again.
-    """
-    with disk_errors(out.folder):
-        write_weights(policy, train_state, dtype, out)
-    named = pointer(
-        out.ref,
-        step=train_state.step,
-        optimizer=train_state.chosen.label,
-        threads=torch.get_num_threads(),
-        repeats=repeats,
-    )
-    out.write_file(POINTER, named)
-
-
 def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, out: ShardWriter | None) -> None:
     """Write the policy, and its average below EMA; a rank that does not write sends its part to the one that does."""
-    scratch = None if out is None else _empty(out.scratch / _WORK)
+    scratch = None if out is None else out.scratch / "policy"
+    if scratch is not None:
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
     lora = has_lora(policy.model)
     # In its own number format the model has the rounded masters.
     rounded = getattr(torch, dtype) == policy.model.dtype and not lora
@@ -177,19 +122,10 @@ def saved_in(store: Store, ref: Ref, config: UpdateConfig) -> SavedDtype:
 def policy_dtype(folder: Path) -> SavedDtype:
     """The number format that a policy is saved in; BadInputError if no update can save in it."""
     found = saved_dtype(folder)
-    for known in get_args(SavedDtype):
-        if found == known:
-            return known
-    raise BadInputError(
-        f"{folder} is saved in {found}, which no update writes", hint="set update.saved_dtype to float32"
-    )
-
-
-def _empty(folder: Path) -> Path:
-    folder.mkdir(exist_ok=True)
-    for path in folder.iterdir():
-        path.unlink()
-    return folder
+    if found not in get_args(SavedDtype):
+        hint = "set update.saved_dtype to float32"
+        raise BadInputError(f"{folder} is saved in {found}, which no update writes", hint=hint)
+    return cast("SavedDtype", found)
 
 
 @dataclass(frozen=True)
@@ -214,21 +150,19 @@ class Start:
             self.away.append(to_host(critic, critic.optimizer))
         give_back()
 
-    def to_device(self) -> None:
-        """Move everything back; StageError if the device has no room."""
+    def fits(self, config: UpdateConfig) -> bool:
+        """Return whether an update with these settings can continue from here."""
+        names = ("dtype", "device", "lora", "optimizer")
+        return all(getattr(self.config, name) == getattr(config, name) for name in names)
+
+    def adopted(self, store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks) -> "Start":
+        """Continue from this checkpoint with other settings, as a state that is read from disk does.
+
+        StageError if the device has no room for what lies in the host's memory.
+        """
         with oom_as_stage_error("moving the weights and the optimiser's state back", ROOM):
             while self.away:
                 self.away.pop()()
-
-    def fits(self, config: UpdateConfig) -> bool:
-        """Return whether an update with these settings can continue from here."""
-        kept = self.config
-        same = (kept.dtype, kept.device, kept.lora) == (config.dtype, config.device, config.lora)
-        return same and kept.optimizer == config.optimizer
-
-    def adopted(self, store: Store, ref: Ref, config: UpdateConfig, ranks: Ranks) -> "Start":
-        """Continue from this checkpoint with other settings, as a state that is read from disk does."""
-        self.to_device()
         self.train_state.adopt(config)
         critic = self.critic if config.needs_critic else None
         if critic is not None:
@@ -239,15 +173,35 @@ class Start:
 
 
 def loaded(
-    store: Store,
-    ref: Ref,
-    files: Mapping[str, Path],
-    config: UpdateConfig,
-    seed: int,
-    ranks: Ranks = ALONE,
+    store: Store, ref: Ref, files: Mapping[str, Path], config: UpdateConfig, seed: int, ranks: Ranks = ALONE
 ) -> Start:
-    """Return the state in a checkpoint and the files of its train state; a fresh optimiser without such files."""
-    train_state, policy = new_train_state(store, ref, config, seed, ranks)
+    """Return the state in a checkpoint and the files of its train state; a fresh optimiser without such files.
+
+    BadInputError if its policy cannot be trained.
+    """
+    weights: Mapping[str, Tensor] | None = None  # the float32 ones of a model that computes in another format
+    if config.lora is not None:
+        policy = adapted_policy(store, ref, config, config.lora, seed, ranks)
+    else:
+        saved_in(store, ref, config)  # refuses now what could not be written after the steps
+        if ranks.mesh is not None:  # FSDP2 rounds the weights of ranks as it gathers them
+            policy = divided_policy(store, ref, "float32", ranks, getattr(torch, config.dtype))
+        else:
+            policy = loaded_policy(store, ref, "float32", config.device)
+            if config.dtype != "float32":
+                weights = dict(policy.model.named_parameters())
+                policy = loaded_policy(store, ref, config.dtype, config.device)
+    if config.activation_checkpointing and not layers_of(policy.model):
+        raise BadInputError(
+            f"{type(policy.model).__name__} has no layers that transformers can compute again",
+            hint="leave update.activation_checkpointing out",
+        )
+    try:
+        train_state = TrainState(policy.model, config, derive_seed(seed, "update"), weights, load(config.optimizer))
+    except OptimizerError as error:
+        raise BadInputError(
+            f"update.optimizer: {error}", hint="set update.optimizer to adamw for the usual one"
+        ) from None
     if files:
         with ranks.in_turns():
             restore(train_state, store, ref, files)

@@ -1,13 +1,10 @@
 """Stage `warmstart`: supervised fine-tuning on worked solutions, from a given policy or from random weights."""
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.whole_files import disk_errors
-from gradus.data.records import Problem
 from gradus.data.seeds import derive_seed
 from gradus.data.worked import needs_answer, worked_text
 from gradus.models.policy import Policy, new_policy, prompt_tokens
@@ -57,20 +54,16 @@ def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle, template:
         for row in ctx.table("problems", worked_columns(template)).to_pylist()
         if row["solution"] is not None and (not needs_answer(template) or row["answer"] is not None)
     ]
-    prompts = _prompts(policy, [row for row, _ in solved], style)
+    asked = [Asked(row["question"], row["messages"]) for row, _ in solved]
+    try:
+        prompts = prompt_tokens(policy.tokenizer, prompt_texts(policy.tokenizer, asked, style))
+    except PromptError as error:
+        raise BadInputError(f"problem {solved[error.index][0]['problem_id']} has no prompt: {error}") from None
     found = (example_of(policy.prompt_side, prompt, text) for (_, text), prompt in zip(solved, prompts, strict=True))
     examples = [each for each in found if each is not None]
     if not examples:
         raise BadInputError("no problem has a worked solution that fits the policy", hint="see `gradus ingest`")
     return examples
-
-
-def _prompts(policy: Policy, rows: Sequence[Problem], style: PromptStyle) -> list[list[int]]:
-    try:
-        texts = prompt_texts(policy.tokenizer, [Asked(row["question"], row["messages"]) for row in rows], style)
-    except PromptError as error:
-        raise BadInputError(f"problem {rows[error.index]['problem_id']} has no prompt: {error}") from None
-    return prompt_tokens(policy.tokenizer, texts)
 
 
 def _start(ctx: StageContext, config: WarmstartConfig) -> Policy:

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from gradus.components.chosen import AdvantageConfig, Chosen
+from gradus.components.chosen import Chosen
 from gradus.data.arrays import Bools, one_array, pc
 from gradus.data.errors import GateError, StageError
 from gradus.data.lake.schema import BASE, OWN, UPDATES, cast_to_schema
@@ -174,8 +174,11 @@ def objective_of(config: UpdateConfig) -> Objective:
     terms = config.objective
     chosen = list(dict.fromkeys(str(each.advantage) for each in terms))
     advantages = {str(each.advantage): each.advantage for each in terms if each.advantage is not None}
+    described = [(advantages[text], advantages[text].component) for text in chosen]
     return Objective(
-        advantages=tuple(_advantage(advantages[text]) for text in chosen),
+        advantages=tuple(
+            Advantage(_part(each), found.when, found.per or "row", found.compares_group) for each, found in described
+        ),
         terms=tuple(
             Term(
                 loss=_part(each.loss),
@@ -196,11 +199,6 @@ def objective_of(config: UpdateConfig) -> Objective:
     )
 
 
-def _advantage(chosen: AdvantageConfig) -> Advantage:
-    found = chosen.component
-    return Advantage(_part(chosen), found.when, found.per or "row", found.compares_group)
-
-
 def _part(chosen: Chosen) -> Part:
     component = chosen.component
     return Part(load(chosen), f"{component.kind} {chosen.label}", columns_of(component))
@@ -214,14 +212,22 @@ def skipped(work: Work) -> StageResult:
 
 
 def _counts(work: Work) -> dict[str, object]:
-    """Counts of groups and rows."""
-    return {**work.counts, **work.uniform_groups(), **_oldest(work)}
+    """Counts of groups and rows, with the largest age of a row, in updates, and the first row of that age."""
+    counts: dict[str, object] = {**work.counts, **work.uniform_groups()}
+    if ages := work.values_of("age"):
+        oldest = int(np.argmax(ages))
+        counts |= {"oldest_updates": int(ages[oldest]), "oldest": work.values_of("rollout_id")[oldest]}
+    return counts
 
 
 def result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
     """Return the result of an update that took its steps."""
-    steps, step_clock = _without_clock(work.steps)
-    metrics = {**_rows_report(work), **work.mismatch_metrics, **_last_and_worst(steps)}
+    steps, step_clock = (
+        [{name: value for name, value in step.items() if name.startswith("perf/") == timed} for step in work.steps]
+        for timed in (False, True)
+    )
+    of_steps = {n: max(s[n] for s in steps) if n.endswith("_max") else value for n, value in steps[-1].items()}
+    metrics = {**_rows_report(work), **work.mismatch_metrics, **of_steps}
     summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
     halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
     return StageResult(
@@ -233,28 +239,6 @@ def result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> Stage
         parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
         step_clock=step_clock,
     )
-
-
-def _oldest(work: Work) -> dict[str, Any]:
-    """The largest age of a row, in updates, and the first row of that age; nothing without rows."""
-    ages = work.values_of("age")
-    if not ages:
-        return {}
-    oldest = int(np.argmax(ages))
-    return {"oldest_updates": int(ages[oldest]), "oldest": work.values_of("rollout_id")[oldest]}
-
-
-def _without_clock(steps: list[StepMetrics]) -> tuple[list[StepMetrics], list[StepMetrics]]:
-    """The metrics of every step, those measured with a clock apart."""
-    return (
-        [{name: value for name, value in step.items() if not name.startswith("perf/")} for step in steps],
-        [{name: value for name, value in step.items() if name.startswith("perf/")} for step in steps],
-    )
-
-
-def _last_and_worst(steps: list[StepMetrics]) -> StepMetrics:
-    """The last step's metrics; maxima over all steps."""
-    return {name: max(s[name] for s in steps) if name.endswith("_max") else value for name, value in steps[-1].items()}
 
 
 def _rows_report(work: Work) -> dict[str, float]:

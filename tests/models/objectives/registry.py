@@ -25,7 +25,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.learning_rows import learning_rows
-from gradus.models.training.parallel.ranks import ALONE, Ranks
+from gradus.models.training.parallel import ALONE, Ranks
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.state import TrainState
 from gradus.models.training.update import optimise

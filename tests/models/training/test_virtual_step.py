@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from gradus.models.training.gradients import half_gradients
+from gradus.models.training.gradients import half_gradients, moved
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.passes import Budget
 from gradus.models.training.update import Step, counted_rows
-from gradus.models.training.virtual_step import moved
 from tests.models.training.saved import weights_bytes
 from tests.models.training.test_update import ONE_STEP, model, rollouts, train_state, trained
 from tests.models.training.trial import all_logprobs

@@ -13,8 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, distributed
 
 from gradus.data.errors import GradusError
-from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.parallel.sharding import gathered, mesh_of
+from gradus.models.training.parallel import ALONE, Ranks, gathered, mesh_of
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import Collect, tensor_files
 from gradus.models.training.train_state_files import train_state_files

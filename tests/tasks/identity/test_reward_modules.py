@@ -13,6 +13,7 @@ from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.identity import pins
 from gradus.tasks.identity.pins import distributions_of, library_versions, pinned
 from gradus.tasks.stages.context import StageContext
+from gradus.tasks.stages.score.rewards import spec_of
 from gradus.tasks.stages.score.stage import JudgePools, run
 from gradus.tasks.stages.warm import Warm
 
@@ -101,13 +102,11 @@ def test_a_helper_changed_after_it_was_pinned_fails_the_stage(tmp_path: Path) ->
 
 
 def test_the_column_verifier_changes_with_a_helper(tmp_path: Path) -> None:
-    from gradus.tasks.stages.score.stage import _specs
-
     folder = folder_of(tmp_path, HELPED, helper="V = 1.0")
-    before = _specs(config_of(folder))[0].verifier
+    before = spec_of(config_of(folder).rewards[0]).verifier
     (folder / "helper.py").write_text("V = 0.0")
     assert before.startswith("mine.py:f@")
-    assert _specs(config_of(folder))[0].verifier != before
+    assert spec_of(config_of(folder).rewards[0]).verifier != before
 
 
 def test_libraries_that_a_reward_imports_count_with_what_they_require(tmp_path: Path, monkeypatch) -> None:

@@ -6,7 +6,6 @@ joined(home.runs / "tiny-1", say=print, wait_s=600)          # on another host t
 There it waits for updates that ask for it, and takes part in them until the run ends.
 """
 
-import contextlib
 import json
 import os
 import shutil
@@ -14,7 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from gradus.tasks.config.learning import LaunchConfig, UpdateConfig
 from gradus.tasks.config.settings import run_logs, thread_settings
 from gradus.tasks.host.processes import child_environment
 from gradus.tasks.runs.journal import read_events
-from gradus.tasks.runs.records import RunFinished
+from gradus.tasks.runs.records import RunFinished, RunStarted
 from gradus.tasks.stages.context import StageContext
 
 _FILE = "launch.json"
@@ -70,7 +69,7 @@ class RankJob:
         return UpdateConfig.model_validate(self.config)
 
 
-@contextlib.contextmanager
+@contextmanager
 def invited(job: dict[str, Any], folder: Path, launch: LaunchConfig, logs: Path | None) -> Generator[None]:
     """Name a job to other hosts for a while, if it needs any; `logs` is the folder of the run's logs."""
     if launch.hosts == 1:
@@ -197,10 +196,8 @@ def rank_name(rank: int, num_ranks: int, pid: object) -> str:
 
 def place_of(ctx: StageContext, config: UpdateConfig) -> tuple[Path, bool]:
     """Return where a group of ranks has its folder, and whether it stays: a run's does, if the settings want it."""
-    logs = run_logs()
-    if logs is None or config.between_updates == "disk":
-        return ctx.out.scratch / _FOLDER, False
-    return logs / _FOLDER, True
+    logs = None if config.between_updates == "disk" else run_logs()
+    return (logs or ctx.out.scratch) / _FOLDER, logs is not None
 
 
 def begun(job: RankJob, place: Path) -> RankGroup:
@@ -224,47 +221,43 @@ def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
     StageError if the run fails or its process is killed, or if it neither continues nor begins within `wait_s`.
     """
     began, seen, num_joined = time.time(), list[str](), 0
-    first_host, at_first = _FirstHost(run_folder), _standing(run_folder)
+    first_host, num_at_first = _FirstHost(run_folder), _standing(run_folder)[1]
     while True:
         invited = invitation(run_folder)
         if invited is not None and invited["job"]["id"] not in seen:
             seen.append(invited["job"]["id"])
             num_joined += _take_part(invited, run_folder, first_host, say)
             continue
-        now = _standing(run_folder)
-        if now.ending is not None and now.ending["time"] > began:
-            if now.ending["status"] != "finished":
-                raise StageError(f"the run {run_folder.name} failed: {now.ending['error']}", hint="see the first host")
+        last, num_events = _standing(run_folder)
+        if last is not None and last["event"] == "run_finished" and last["time"] > began:
+            if last["status"] != "finished":
+                raise StageError(f"the run {run_folder.name} failed: {last['error']}", hint="see the first host")
             return num_joined
         waited = time.time() - began > wait_s
-        if waited and not now.goes_on:
+        if waited and (last is None or last["event"] == "run_finished"):
             raise StageError(
                 f"the run {run_folder.name} did not begin within {wait_s:g} s",
                 hint="start it on the first host, with the same GRADUS_HOME",
             )
         # File locks of other hosts are invisible here, so judge liveness by whether the journal grows.
-        if first_host.is_lost() or (waited and not first_host.seen and now.num_events == at_first.num_events):
+        if first_host.is_lost() or (waited and first_host.seen_s is None and num_events == num_at_first):
             raise _killed(run_folder)
         time.sleep(_LOOK_S)
 
 
+@dataclass
 class _FirstHost:
     """The process that works on the run, as far as this host sees the lock that it holds."""
 
-    def __init__(self, run_folder: Path) -> None:
-        self._folder = run_folder
-        self._seen_at: float | None = None
-
-    @property
-    def seen(self) -> bool:
-        """Return whether a process has held the run."""
-        return self._seen_at is not None
+    folder: Path
+    seen_s: float | None = None
+    """The last time at which a process held the run."""
 
     def is_lost(self) -> bool:
         """Return whether a process has held the run, and none has for the time of grace."""
-        if holder(self._folder) is not None:
-            self._seen_at = time.monotonic()
-        return self._seen_at is not None and time.monotonic() - self._seen_at > _GRACE_S
+        if holder(self.folder) is not None:
+            self.seen_s = time.monotonic()
+        return self.seen_s is not None and time.monotonic() - self.seen_s > _GRACE_S
 
 
 def _killed(run_folder: Path) -> StageError:
@@ -311,29 +304,16 @@ def _take_part(invited: dict[str, Any], run_folder: Path, first_host: _FirstHost
 
 def _claimed(path: Path) -> bool:
     """Make a file that no other host has made; return whether it is this one's."""
-    try:
+    with suppress(OSError):
         path.open("x").close()
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
-@dataclass(frozen=True)
-class _Standing:
-    """Status of a run by its journal: whether it is open, its outcome if it ended, and the journal's size."""
-
-    goes_on: bool
-    ending: RunFinished | None
-    num_events: int
-
-
-def _standing(run_folder: Path) -> _Standing:
-    ending: RunFinished | None = None
-    goes_on, num_events = False, 0
-    for event in read_events(run_folder):
-        num_events += 1
-        if event["event"] == "run_started":
-            goes_on, ending = True, None
-        elif event["event"] == "run_finished":
-            goes_on, ending = False, event
-    return _Standing(goes_on, ending, num_events)
+def _standing(run_folder: Path) -> tuple[RunStarted | RunFinished | None, int]:
+    """Return the last beginning or end of a command in the journal of a run, and the number of its events."""
+    last, num_events = None, 0
+    for num_events, event in enumerate(read_events(run_folder), 1):  # noqa: B007 - read at the end
+        if event["event"] == "run_started" or event["event"] == "run_finished":
+            last = event
+    return last, num_events

@@ -145,8 +145,7 @@ def cause_of(notes: Sequence[Note], name: Callable[[int], str]) -> GradusError |
     When a rank is gone, all that wait for it fail too, often before it is seen which one it was.
     """
     for note in notes:
-        found = known_error(note) if note["kind"] == "error" else None
-        if found is not None:
+        if note["kind"] == "error" and (found := known_error(note)) is not None:
             return found
     for note in notes:
         if note["kind"] == "ended" and note["code"] < 0:

@@ -22,13 +22,12 @@ from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.package import package_file
 from gradus.models.processes.parent import Parent
-from gradus.models.training.parallel.ranks import Ranks
-from gradus.models.training.parallel.sharding import mesh_of
+from gradus.models.training.parallel import Ranks, mesh_of
 from gradus.models.training.passes import Budget, RanksMemoryError
 from gradus.tasks.artifacts.weights import place
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.identity.loading import refuse_unpinned
-from gradus.tasks.stages.context import Beat, StageContext
+from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.launch.ranks import AGAIN_S, RankJob, rank_name
 from gradus.tasks.stages.update.stage import updated
 from gradus.tasks.stages.warm import Warm
@@ -56,8 +55,7 @@ def work(parent: Parent) -> int:
                 parent.send({"kind": "here", "names": [name.decode() for name in names]})
             _one_job(job, ranks, warm, parent)
             while job.stays:
-                job = next_job(ranks, jobs)
-                _one_job(job, ranks, warm, parent)
+                _one_job(job := next_job(ranks, jobs), ranks, warm, parent)
     except RanksMemoryError as error:
         parent.send({"kind": "memory", "num_tokens": error.num_tokens})
         return 1
@@ -78,13 +76,18 @@ def _one_job(job: RankJob, ranks: Ranks, warm: Warm, parent: Parent) -> None:
 
 def _context(job: RankJob, warm: Warm, parent: Parent, *, writes: bool) -> StageContext:
     store, output = Store(Path(job.lake)), Ref.parse(job.output)
+
+    def beat(frac: float, text: str = "") -> None:
+        if writes:
+            parent.send({"kind": "beat", "frac": frac, "text": text})
+
     return StageContext(
         store=store,
         inputs={role: tuple(map(Ref.parse, refs)) for role, refs in job.inputs.items()},
         out=store.writer(output) if writes else _Unwritten(store, output),
         seed=job.seed,
         warm=warm,
-        beat=_beat(parent) if writes else _no_beat,
+        beat=beat,
         facts=job.facts,
     )
 
@@ -98,17 +101,6 @@ class _Unwritten(ShardWriter):
         self.folder = store.path(ref)
 
 
-def _beat(parent: Parent) -> Beat:
-    def beat(frac: float, text: str = "") -> None:
-        parent.send({"kind": "beat", "frac": frac, "text": text})
-
-    return beat
-
-
-def _no_beat(frac: float, text: str = "") -> None:
-    """Say nothing."""
-
-
 @contextmanager
 def grouped(config: UpdateConfig, meeting: str) -> Generator[Ranks]:
     """Join the other ranks, as the environment says, and leave once all have done their work.
@@ -120,30 +112,22 @@ def grouped(config: UpdateConfig, meeting: str) -> Generator[Ranks]:
     local_rank, num_local = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
     device = place(config.device)
     if device.type == "cuda":
-        _take_gpu(local_rank, num_local)
+        if (there := torch.cuda.device_count()) < num_local:
+            raise BadInputError(
+                f"update.launch.processes = {num_local}, and {socket.gethostname()} has {there} GPUs",
+                hint=f"set update.launch.processes={there}, or update.device=cpu",
+            )
+        torch.cuda.set_device(local_rank)
     if config.launch.hosts == 1:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _LOOPBACK)
     store, _, _ = next(rendezvous(meeting, rank, num_ranks, timeout=timedelta(seconds=_JOIN_S)))
     distributed.init_process_group(
-        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
-        store=store,
-        rank=rank,
-        world_size=num_ranks,
+        "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo", store=store, rank=rank, world_size=num_ranks
     )
     ranks = Ranks(rank, num_ranks, local_rank, num_local, mesh_of(num_ranks, device))
     yield ranks
     ranks.wait()
     distributed.destroy_process_group()
-
-
-def _take_gpu(local_rank: int, num_local: int) -> None:
-    there = torch.cuda.device_count()
-    if there < num_local:
-        raise BadInputError(
-            f"update.launch.processes = {num_local}, and {socket.gethostname()} has {there} GPUs",
-            hint=f"set update.launch.processes={there}, or update.device=cpu",
-        )
-    torch.cuda.set_device(local_rank)
 
 
 def next_job(ranks: Ranks, jobs: SimpleQueue[dict[str, Any]]) -> RankJob:

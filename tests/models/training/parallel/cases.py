@@ -27,8 +27,7 @@ from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.lora import add_lora, trained_parameters, without_lora
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.logprobs import Asked
-from gradus.models.training.parallel.ranks import Ranks
-from gradus.models.training.parallel.sharding import mesh_of, shard, whole
+from gradus.models.training.parallel import Ranks, mesh_of, shard, whole
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.models.training.settings import CriticConfig, LoraConfig
 from gradus.models.training.state import TrainState

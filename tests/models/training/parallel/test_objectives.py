@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, distributed
 
-from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel import Ranks
 from tests.models.objectives.registry import EVERY, LOOSER, TOLERANCE, trained_by
 from tests.models.training.parallel.cases import on_ranks
 

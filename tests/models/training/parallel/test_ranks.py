@@ -8,8 +8,7 @@ import torch
 from torch import distributed
 from torch.nn import Parameter
 
-from gradus.models.training.parallel.ranks import ALONE, Ranks
-from gradus.models.training.parallel.sharding import sum_gradients
+from gradus.models.training.parallel import ALONE, Ranks, sum_gradients
 from tests.models.training.parallel.cases import CASES, Taken, model, on_ranks, rounded, taken
 
 NUM_RANKS = 3

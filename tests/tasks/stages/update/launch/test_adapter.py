@@ -17,7 +17,7 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_ref
 from gradus.models.policy_files import ADAPTER_CONFIG
 from gradus.models.training.lora import trained_parameters
-from gradus.models.training.parallel.ranks import Ranks
+from gradus.models.training.parallel import Ranks
 from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.artifacts.weights import adapted_policy
 from gradus.tasks.config.learning import UpdateConfig

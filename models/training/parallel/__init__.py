@@ -1,1 +1,0 @@
-"""One update on several processes: packs, and the parameters of a model, divided among them."""
