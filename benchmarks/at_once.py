@@ -11,7 +11,6 @@ follows.
 """
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -22,8 +21,8 @@ from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
+from common import ROOT, environment
 
-ROOT = Path(__file__).parents[1]
 SAMPLES = ROOT / "data" / "samples"
 RECIPE = ROOT / "tests" / "e2e" / "tiny.toml"
 QUICK = (
@@ -55,9 +54,7 @@ def together(number: int, verb: str, reports: str) -> tuple[list[str], float]:
     with tempfile.TemporaryDirectory(prefix="at-once-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         laid_out(home)
-        kept = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT_", "GRADUS_", "MLFLOW_"))}
-        own = {"GRADUS_HOME": name, "GRADUS_SERVER_IDLE_S": "0", "GRADUS_REPORT": reports, "OMP_NUM_THREADS": "1"}
-        env = {**kept, **own, "PYTHONPATH": str(ROOT / "src")}
+        env = environment(home, GRADUS_SERVER_IDLE_S="0", GRADUS_REPORT=reports, OMP_NUM_THREADS="1")
         began = time.perf_counter()
         processes: list[subprocess.Popen[bytes]] = []
         for index in range(number):

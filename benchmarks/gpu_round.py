@@ -12,7 +12,6 @@ proof); the update; memory as nvidia-smi says it twice a second. `--ranks N` upd
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,11 +24,11 @@ from shutil import which
 from typing import Any
 
 import torch
+from common import environment
 from gpu_update import new_model
 
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 
-ROOT = Path(__file__).parents[1]
 REWARD = """
 def taking_turns(rows):
     return [float(index % 2) for index, _ in enumerate(rows)]
@@ -78,9 +77,8 @@ def peak_of_memory() -> Generator[list[int]]:
 
 def gradus(home: Path, *words: str) -> Any:
     """Return the output of a command with --json."""
-    environment = {**os.environ, "GRADUS_HOME": str(home), "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", "gradus", *words, "--json"]
-    ran = subprocess.run(command, cwd=home, env=environment, stdout=subprocess.PIPE, text=True, check=False)
+    ran = subprocess.run(command, cwd=home, env=environment(home), stdout=subprocess.PIPE, text=True, check=False)
     if ran.returncode:
         sys.exit(f"gradus {' '.join(words)} ended with {ran.returncode}")
     return json.loads(ran.stdout)

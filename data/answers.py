@@ -1,14 +1,11 @@
-r"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions.
-
-normalised_gold("1,200")        # "1200"
-number(r"\frac{2400}{2}")       # Fraction(1200)
-"""
+"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions."""
 
 import json
 import re
 import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import accumulate
 
 _SIGNS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
 _RAISED = str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
@@ -42,12 +39,10 @@ def number(text: str) -> Fraction | None:
     body = plain(text.translate(_RAISED)).rstrip(".").strip()
     if not body or len(body) > _MAX_DIGITS:
         return None
-    latex = _LATEX_FRACTION.fullmatch(body)
-    if latex is not None:
+    if (latex := _LATEX_FRACTION.fullmatch(body)) is not None:
         sign, wide_top, top, wide_bottom, bottom = latex.groups()
         return _ratio(wide_top or top, wide_bottom or bottom, negative=bool(sign))
-    fraction = _PLAIN_FRACTION.fullmatch(body)
-    if fraction is not None:
+    if (fraction := _PLAIN_FRACTION.fullmatch(body)) is not None:
         return _ratio(fraction[1], fraction[2])
     if _DECIMAL.fullmatch(body):
         return Fraction(_NOT_DIGITS.sub("", body))
@@ -56,8 +51,7 @@ def number(text: str) -> Fraction | None:
 
 def normalised_gold(text: str) -> str:
     """A gold as it is compared: a number in its shortest exact form, anything else with single spaces."""
-    value = number(text)
-    if value is None:
+    if (value := number(text)) is None:
         return " ".join(plain(text.translate(_RAISED)).split())
     return str(value.numerator) if value.denominator == 1 else _decimal(value)
 
@@ -124,12 +118,8 @@ def _formula_form(body: str) -> str | None:
 
 def _is_balanced(text: str) -> bool:
     """Return whether no brace of a text closes one before it."""
-    depth = 0
-    for char in text:
-        depth += (char == "{") - (char == "}")
-        if depth < 0:
-            return False
-    return depth == 0
+    depths = [0, *accumulate((char == "{") - (char == "}") for char in text)]
+    return min(depths) == 0 == depths[-1]
 
 
 def further_golds(extra: str | None) -> list[str]:
@@ -155,16 +145,14 @@ def numbers_in(text: str) -> Iterator[tuple[int, Fraction]]:
     for match in _SPAN.finditer(folded):
         # The minus of "16-7" subtracts: both readings are returned.
         body = match[0]
-        value = number(body)
-        if value is not None:
+        if (value := number(body)) is not None:
             yield match.end(), value
             if body.startswith("-"):
                 yield match.end(), -value
         # "2400/2" and "18 000" state their parts too.
         parts = re.split(r"[/\s]+", body)
         for part in parts if len(parts) > 1 else ():
-            inner = number(part)
-            if inner is not None:
+            if (inner := number(part)) is not None:
                 yield match.end(), inner
 
 
@@ -177,13 +165,8 @@ def _ratio(top: str, bottom: str, *, negative: bool = False) -> Fraction | None:
 
 def _decimal(value: Fraction) -> str:
     """A terminating decimal as such, any other fraction as a/b."""
-    rest, twos, fives = value.denominator, 0, 0
-    while rest % 2 == 0:
-        rest, twos = rest // 2, twos + 1
-    while rest % 5 == 0:
-        rest, fives = rest // 5, fives + 1
-    if rest != 1:
+    places = next((n for n in range(value.denominator.bit_length()) if pow(10, n, value.denominator) == 0), 0)
+    if not places:
         return f"{value.numerator}/{value.denominator}"
-    places = max(twos, fives)
     digits = str(abs(value.numerator) * 10**places // value.denominator).rjust(places + 1, "0")
     return f"{'-' if value < 0 else ''}{digits[:-places]}.{digits[-places:]}"

@@ -1,7 +1,4 @@
-"""Small bridges between Arrow columns and NumPy that the relational code of this package shares.
-
-Left out: anything that copies strings into Python objects; ids stay Arrow and are handled by their codes.
-"""
+"""Small bridges between Arrow columns and NumPy: no string becomes a Python object, ids are handled by their codes."""
 
 from collections.abc import Sequence
 from typing import Protocol, TypeAlias, cast

@@ -1,9 +1,4 @@
-"""Files that appear whole or not at all: written under a temporary name beside the final one, then renamed.
-
-replace_file(folder / "state.json", content)
-with replacing(folder / "part-00000.parquet", durable=True) as temporary:
-pq.write_table(rows, temporary)
-"""
+"""Files that appear whole or not at all: written under a temporary name beside the final one, then renamed."""
 
 import contextlib
 import json

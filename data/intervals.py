@@ -59,10 +59,7 @@ class Crossed:
 
 
 def crossed(values: Floats) -> Crossed:
-    """Return the mean squares of a crossed design of one value a cell.
-
-    Raise ValueError for no values or values that are not finite.
-    """
+    """Return mean squares of a crossed design, one value a cell; ValueError if there is none or one is not finite."""
     values = np.asarray(values, dtype=np.float64)
     if values.ndim < 2 or not values.size or not np.isfinite(values).all():
         raise ValueError("an interval needs at least one seed and one problem, all values finite")

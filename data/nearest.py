@@ -1,6 +1,6 @@
 """Suggestions for a mistyped name: the nearest existing names, and the one that a beginning stands for."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 from gradus.data.errors import UsageError, shortened
@@ -25,21 +25,22 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
     names = list(known)
     parent, _, last = wrong.rpartition(".")
     beside: dict[str, list[str]] = {}
-    by_last: dict[str, list[str]] = {}
-    for name in names:
+    shallowest: dict[str, list[str]] = {}
+    for name in sorted(names, key=lambda name: name.count(".")):
         above, _, end = name.rpartition(".")
-        by_last.setdefault(end, []).append(name)
+        same = shallowest.setdefault(end, [])
+        if not same or same[0].count(".") == name.count("."):
+            same.append(name)
         if above == parent:
             beside[end] = [name]
-    shallowest = {end: [n for n in same if _depth(n) == min(map(_depth, same))] for end, same in by_last.items()}
     found = [*_close(last, beside, 0.65), *shallowest.get(last, []), *_close(last, shallowest, 0.75)]
     return list(dict.fromkeys(found or get_close_matches(wrong, names, NUM_NAMED, 0.8)))[:NUM_NAMED]
 
 
-def did_you_mean(wrong: str, known: Sequence[str], otherwise: str) -> str:
-    """Return a hint with the nearest names, or `otherwise` if none is near."""
-    found = nearest(wrong, known)
-    return f"did you mean {' or '.join(found)}?" if found else otherwise
+def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint with the nearest names; if none is near `otherwise`, or all names."""
+    found = nearest(wrong, names := list(known))
+    return f"did you mean {' or '.join(found)}?" if found else otherwise or f"it is one of {', '.join(names)}"
 
 
 def unique(beginning: str, known: Iterable[str], what: str, otherwise: str) -> str:
@@ -56,15 +57,9 @@ def unique(beginning: str, known: Iterable[str], what: str, otherwise: str) -> s
         raise UsageError(f"there is no {what} {shortened(beginning)}", hint=did_you_mean(beginning, names, otherwise))
     if len(found) > 1:
         more = f" ... ({len(found)} in all)" if len(found) > NUM_NAMED else ""
-        raise UsageError(
-            f"several {what}s begin with {beginning}: {', '.join(found[:NUM_NAMED])}{more}",
-            hint="write more of the name",
-        )
+        message = f"several {what}s begin with {beginning}: {', '.join(found[:NUM_NAMED])}{more}"
+        raise UsageError(message, hint="write more of the name")
     return found[0]
-
-
-def _depth(name: str) -> int:
-    return name.count(".")
 
 
 def _close(last: str, named: Mapping[str, list[str]], cutoff: float) -> list[str]:

@@ -63,7 +63,9 @@ class RunLock:
                 hint=self._hint,
             )
         file.truncate(0)
-        json.dump(_myself(self._command), file)
+        since = datetime.now(UTC).isoformat(timespec="seconds")
+        mine: Holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": self._command}
+        json.dump(mine, file)
         file.flush()
         self._file = file
         return self
@@ -147,15 +149,6 @@ def _is_at(file: IO[str], path: Path) -> bool:
         return os.path.samestat(os.fstat(file.fileno()), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _myself(command: str) -> Holder:
-    return {
-        "pid": os.getpid(),
-        "host": socket.gethostname(),
-        "since": datetime.now(UTC).isoformat(timespec="seconds"),
-        "command": command,
-    }
 
 
 def _read(path: Path) -> Holder:

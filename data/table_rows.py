@@ -83,10 +83,8 @@ class TableRows(Rows):
         except (ValueError, AttributeError):
             raise BadInputError(f"a problem's column extra is no JSON object, and a component reads {name}") from None
         if all(value is None for value in values):
-            raise BadInputError(
-                f"no problem has {key!r} in its column extra, and a component reads {name}",
-                hint="give problems with that key, or correct the component",
-            )
+            message = f"no problem has {key!r} in its column extra, and a component reads {name}"
+            raise BadInputError(message, hint="give problems with that key, or correct the component")
         try:
             found = pa.array(values)
             return _objects(values) if pa.types.is_nested(found.type) else _converted(found)

@@ -1,7 +1,4 @@
-r"""Text that UTF-8 has a form for: JSON and names of files may hold half of a character.
-
-whole("a\ud800")      # "a\N{REPLACEMENT CHARACTER}"
-"""
+"""Text that UTF-8 has a form for: JSON and names of files may hold half of a character."""
 
 import re
 

@@ -1,7 +1,4 @@
-r"""Training target made of a worked solution: the solution as it stands, or a template that places it.
-
-worked_text("{solution}\n#### {answer}", "8+5=13", "13")      # "8+5=13\n#### 13"
-"""
+"""Training target made of a worked solution: the solution as it stands, or a template that places it."""
 
 import re
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Annotated
 
 from gradus.data.errors import UsageError
-from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.budget import Asked
 from gradus.flows.loop.reruns import Rerun, read_recipe
 from gradus.flows.parameters import Input, Named, Taken, methods, named, recipes, recipes_and_runs, tasks
 from gradus.flows.recipe.assignments import Assignments, pairs
@@ -88,12 +88,9 @@ def asked_for(
     ] = "",
 ) -> Asked:
     """Return the arguments of a comparison; UsageError if they cannot be combined."""
-    names = list(map(named, recipes))
-    if not names:
+    if not (names := list(map(named, recipes))):
         raise UsageError("there is nothing to compare", hint="name recipes, with a budget, or runs that are there")
     if min(seeds, tune_seeds) < 1 or not 0 < margin < 100:
-        raise UsageError(
-            f"seeds = {seeds}, tune_seeds = {tune_seeds} and margin = {margin:g}",
-            hint="seeds from 1 on, a margin above 0 points",
-        )
+        message = f"seeds = {seeds}, tune_seeds = {tune_seeds} and margin = {margin:g}"
+        raise UsageError(message, hint="seeds from 1 on, a margin above 0 points")
     return Asked(names, budget, seeds, set, margin, cluster, tune, tune_seeds, named(tune_on), method)

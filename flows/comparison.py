@@ -116,7 +116,5 @@ def _train(method: Variant, seed: int, budget: Budget, run: str) -> None:
     except GradusError as error:
         raise type(error)(f"{method.name}, seed {seed}: {error.message}", hint=error.hint or AGAIN) from error
     if answer["run"] != run:
-        raise GradusError(
-            f"{method.name}: a file that it reads was changed after the comparison began",
-            hint="repeat the command, which compares the changed method",
-        )
+        message = f"{method.name}: a file that it reads was changed after the comparison began"
+        raise GradusError(message, hint="repeat the command, which compares the changed method")

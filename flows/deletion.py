@@ -78,7 +78,6 @@ def _planned(home: Home, store: Store, folder: Path) -> tuple[list[Ref], int]:
 
 
 def _with_parents(store: Store, refs: set[Ref]) -> set[Ref]:
-    """Return artifacts and all their inputs."""
     found, new = set[Ref](), list(refs)
     while new:
         ref = new.pop()

@@ -27,10 +27,7 @@ _SEND_LIMIT_S = 30.0
 
 
 def prepare(home: Home) -> None:
-    """Point Prefect at the home folder, keep it quiet, local and isolated; environment variables of the user stay.
-
-    GradusError if there can be no home there, or the one that is there may not be used.
-    """
+    """Point Prefect at the home, quiet, local, isolated; the user's variables stay. GradusError if it may not be."""
     defaults = {
         "PREFECT_HOME": str(home.prefect),
         **prefect_files(),
@@ -60,13 +57,8 @@ def prepare(home: Home) -> None:
 def api(*, guest: bool = False) -> Generator[Callable[[], None]]:
     """Prepare to run flows: handle Ctrl-C and connect to the home's Prefect server, `prefect_api`.
 
-    with api() as ready:
-        from gradus.flows import stages
-        ready()
-        stages.hint("problems.jsonl")
-
-    A guest in a process that continues afterwards handles its own interrupts; Prefect's last events are sent, and its
-    server is released, before the block ends.
+    Yields a function to call once the flows are imported. A guest in a process that continues afterwards handles its
+    own interrupts; Prefect's last events are sent, and its server is released, before the block ends.
     """
     if not guest:
         stop_at_once()  # nothing is begun that would have to be ended
@@ -202,7 +194,6 @@ class LookedUp(dict[str, str]):
     """The levels of Prefect's logging by the names of their variables; another name is looked up in all settings."""
 
     def __init__(self, settings: "Settings", whole: Callable[[], Mapping[str, str]]) -> None:
-        """Take the levels from `settings`, and have all others written out by `whole` if one is asked for."""
         super().__init__(
             PREFECT_LOGGING_LEVEL=settings.logging.level,
             PREFECT_SERVER_LOGGING_LEVEL=settings.server.logging_level,

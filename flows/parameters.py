@@ -1,9 +1,4 @@
-"""Parameters of calls, declared once: verbs of the command line and forms of Prefect are made from them.
-
-    def prune(run: Annotated[Run | str, KNOWN_RUN], *, keep: Annotated[str, Taken("checkpoints that stay")] = KEEP): ...
-
-Completion at the Tab key lists folders alone.
-"""
+"""Parameters of calls, declared once: verbs of the command line and forms of Prefect are made from them."""
 
 import functools
 import math

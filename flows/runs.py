@@ -14,10 +14,9 @@ from gradus.flows.loop.round.asking import unbounded
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, same_run
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
-from gradus.flows.recipe.lasting import same_run
 from gradus.flows.recipe.reading import parse_recipe, refuse_unjudged
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow

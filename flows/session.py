@@ -15,7 +15,7 @@ from gradus.data.lake.store import Store
 from gradus.data.runlock import RunLock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
-from gradus.flows.recipe.lasting import changed_files
+from gradus.flows.recipe.config import changed_files
 from gradus.flows.verbs import say_started
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, thread_settings
@@ -109,10 +109,8 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             finally:
                 withdraw(folder)
                 journal.run_finished(status=status, error=why, so_far=done_of(folder, store))
-            if sidecar is not None:
-                untold = parting_words(sidecar, folder, home.root)
-                if untold:
-                    print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
+            if sidecar is not None and (untold := parting_words(sidecar, folder, home.root)):
+                print(untold, file=sys.stderr)  # noqa: T201 - for the user at the terminal
 
 
 def _is_reported(folder: Path, status: Status, outcomes: Sequence[Outcome]) -> bool:

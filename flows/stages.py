@@ -64,9 +64,10 @@ def _answer(session: Session, outcome: Outcome, out: str | None, started: float)
     }
 
 
-def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
-    """Make the flow of a stage: one parameter for each of its inputs, its settings, a seed if it draws."""
-    measures = stage.name in MEASURING
+@cache
+def stage_flow(name: str) -> Flow[..., StageAnswer]:
+    """Return the flow of a stage: one parameter for each of its inputs, its settings, a seed if it draws."""
+    stage, measures = declared(name), name in MEASURING
 
     def run(**given: Any) -> StageAnswer:
         return _measured(stage, **given) if measures else _single(stage, **given)
@@ -88,7 +89,6 @@ def flow_of(stage: Stage) -> Flow[..., StageAnswer]:
 
 
 def _single(stage: Stage, **given: Any) -> StageAnswer:
-    """Run one stage."""
     started = time.perf_counter()
     config: Config = given.pop("config", None) or stage.settings()
     out, seed, columns = given.pop("out", None), given.pop("seed", 0), given.pop("columns", None)
@@ -140,12 +140,6 @@ def _measured(
 
         baseline = [of(against, []).ref] if against else []
         return _answer(session, of(policy, baseline), out, started)
-
-
-@cache
-def stage_flow(name: str) -> Flow[..., StageAnswer]:
-    """Return the flow of a stage."""
-    return flow_of(declared(name))
 
 
 def __getattr__(name: str) -> Flow[..., StageAnswer]:

@@ -68,10 +68,7 @@ def gradus_flow(name: str) -> Callable[[Callable[P, R]], Flow[P, R]]:
 
 
 def form_of(call: Callable[..., Any], **types: Any) -> Callable[[Callable[..., R]], Callable[..., R]]:
-    """Have the function of a flow take the parameters of a call, with their bounds and descriptions.
-
-    `types` are those that a form has in another way.
-    """
+    """Have a flow's function take the parameters of a call, with bounds and descriptions; `types` replaces theirs."""
 
     def typed(name: str, kind: Any, taken: Taken) -> Any:
         *optional, inner = reversed(get_args(kind)) if type(None) in get_args(kind) else (kind,)
@@ -125,12 +122,10 @@ def explain_crash(flow: Flow[P, R], flow_run: FlowRun, state: State[R]) -> None:
 def refuse_unbound(flow: Flow[P, R], given: Mapping[str, object]) -> None:
     """Raise UsageError if a parameter of the flow is missing or unknown."""
     known = inspect.signature(flow.fn).parameters
-    unknown = ", ".join(sorted(given.keys() - known.keys()))
-    if unknown:
+    if unknown := ", ".join(sorted(given.keys() - known.keys())):
         raise UsageError(f"{flow.name} has no parameter {unknown}; it takes {', '.join(known)}", hint=HINT)
     required = [name for name, parameter in known.items() if parameter.default is inspect.Parameter.empty]
-    missing = ", ".join(name for name in required if name not in given)
-    if missing:
+    if missing := ", ".join(name for name in required if name not in given):
         raise UsageError(f"{flow.name} needs {missing}", hint=HINT)
 
 

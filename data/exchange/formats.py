@@ -11,6 +11,9 @@ table: a user's own table, a row a rollout, under our names: `problem_id` or `qu
     what else there is. Nothing in it is skipped: the first row that cannot be used is an error.
 art: ART's trajectories, a Parquet file a step (src/art/utils/trajectory_logging.py, versions 1 and 2); `messages` are
     the turns, in version 2 null where `trajectory_json` alone holds them.
+
+>>> FORMATS["verl"].read({"input": "1 + 1 =", "output": "2", "gts": "2", "score": 1.0, "step": 3}).reward
+1.0
 """
 
 import json
@@ -26,13 +29,11 @@ from gradus.data.sources.formats import UnusableRowError
 
 @dataclass(frozen=True)
 class Format:
-    """The format of one system's rollouts: a table of fields, read one way and written the other.
-
-    `lost` are sentences on what a file of it does not hold.
-    """
+    """The format of one system's rollouts: a table of fields, read one way and written the other."""
 
     suffix: Literal[".jsonl", ".parquet"]
     lost: tuple[str, ...]
+    """Sentences on what a file of it does not hold."""
     fields: Mapping[str, str]
     """Our field by theirs; `a.b` is the key b of the object a."""
     components: str | None = ""
@@ -71,7 +72,8 @@ class Format:
         more = self.more(row) if self.more else {}
         found: dict[str, Any] = {"prompt": "", "completion": None if self.strict else ""}
         for path, ours in self.fields.items():
-            value = _at(row, path)
+            name, _, key = path.partition(".")
+            value = _object(row.get(name)).get(key) if key else row.get(name)
             if value is None and ours in NEEDED and ours not in more and not self.strict:
                 raise UnusableRowError(f"no {path}")
             if value is not None and ours not in more:
@@ -102,11 +104,6 @@ class Format:
             if name is not None:
                 found |= {name: dict(held)} if name else held
         return found
-
-
-def _at(row: Row, path: str) -> object:
-    name, _, key = path.partition(".")
-    return _object(row.get(name)).get(key) if key else row.get(name)
 
 
 def _object(value: object) -> Mapping[str, object]:
@@ -145,11 +142,6 @@ def _as_experience(row: Exchanged) -> Mapping[str, object]:
         "response_length": len(row.completion_tokens or ()),
         **({"truncate_status": _CUT} if row.finish_reason == "length" else {}),
     }
-
-
-def _as_conversation(row: Exchanged) -> Mapping[str, object]:
-    turns = [{"role": "user", "content": row.prompt}, {"role": "assistant", "content": row.completion}]
-    return {"messages": turns}
 
 
 def _record(row: Row) -> Mapping[str, Any]:
@@ -239,7 +231,9 @@ FORMATS: Mapping[str, Format] = {
         components=None,
         ours=None,
         file="chat.jsonl",
-        further=_as_conversation,
+        further=lambda row: {
+            "messages": [{"role": "user", "content": row.prompt}, {"role": "assistant", "content": row.completion}]
+        },
     ),
     "open-instruct": Format(
         ".jsonl",

@@ -45,12 +45,9 @@ class Exchanged:
 def ours_of(row: Row) -> dict[str, Any]:
     """Return our own fields as a row has them; those of another type are left out."""
     found = {name: row.get(name) for name in OURS}
-    numbers = ("sample", "hint_level")
-    return {
-        name: value
-        for name, value in found.items()
-        if (type(value) is int and 0 <= value < MAX_INT if name in numbers else isinstance(value, str))
-    }
+    numbers = {name: found.pop(name) for name in ("sample", "hint_level")}
+    texts = {name: value for name, value in found.items() if isinstance(value, str)}
+    return texts | {name: each for name, each in numbers.items() if type(each) is int and 0 <= each < MAX_INT}
 
 
 def text_of(value: object, name: str) -> str:
@@ -65,8 +62,7 @@ def prompt_of(value: object, name: str) -> str:
     if not isinstance(value, list):
         return text_of(value, name)
     contents = [turn.get("content") for turn in value if isinstance(turn, dict)]
-    texts = [text for text in contents if isinstance(text, str)]
-    if not texts:
+    if not (texts := [text for text in contents if isinstance(text, str)]):
         raise UnusableRowError(f"{name} is neither a text nor a conversation")
     return "\n".join(texts)
 

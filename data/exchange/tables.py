@@ -23,7 +23,7 @@ def tables_of(rows: Sequence[Exchanged], system: str, correct_at: float | None =
     prompt; rollouts of one problem and round are a group. A row without a verdict is correct if its reward is at least
     `correct_at`.
     """
-    named = [_judged(row, correct_at) for row in _named(rows)]
+    named = _named(rows, correct_at)
     judged = [row for row in named if row.reward is not None or row.correct is not None]
     rollouts = [{**vars(row), "engine": system, "question": row.prompt} for row in named]
     scores = [_score(row, system) for row in judged]
@@ -41,12 +41,9 @@ def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:
     for the update to find out, which compares its log-probs with theirs.
     """
     for name in ("prompt_tokens", "completion_tokens", "logprobs"):
-        missing = rollouts.column(name).null_count
-        if missing:
-            raise BadInputError(
-                f"{missing} of {rollouts.num_rows} rollouts have no {name}: nothing could learn from them",
-                hint="leave --policy out",
-            )
+        if missing := rollouts.column(name).null_count:
+            message = f"{missing} of {rollouts.num_rows} rollouts have no {name}: nothing could learn from them"
+            raise BadInputError(message, hint="leave --policy out")
     known = {"policy": pa.array([policy] * len(rollouts)), "temperature": pa.array([temperature] * len(rollouts))}
     for name, values in known.items():
         place = rollouts.schema.get_field_index(name)
@@ -55,10 +52,7 @@ def sampled_by(rollouts: pa.Table, policy: str, temperature: float) -> pa.Table:
 
 
 def with_lengths(difficulty: pa.Table, rollouts: pa.Table) -> pa.Table:
-    """Return a difficulty table with the mean tokens and characters of each problem's completions beside it.
-
-    The columns are `mean_tokens` and `mean_characters`, null for a problem without token ids or texts.
-    """
+    """Return a difficulty table with `mean_tokens` and `mean_characters` of each problem's completions, or null."""
     lengths = {
         "problem_id": rollouts.column("problem_id"),
         "mean_tokens": pc.list_value_length(one_array(rollouts.column("completion_tokens"))),
@@ -72,14 +66,8 @@ def with_lengths(difficulty: pa.Table, rollouts: pa.Table) -> pa.Table:
     return difficulty
 
 
-def _judged(row: Exchanged, correct_at: float | None) -> Exchanged:
-    if correct_at is None or row.correct is not None or row.reward is None:
-        return row
-    return replace(row, correct=row.reward >= correct_at)
-
-
-def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:
-    """Return rows with all their ids; a rollout id that occurs twice is made anew."""
+def _named(rows: Sequence[Exchanged], correct_at: float | None) -> list[Exchanged]:
+    """Return rows with all their ids, and their verdicts by reward; a rollout id that occurs twice is made anew."""
     places: Counter[str] = Counter()
     taken: set[str] = set()
     found: list[Exchanged] = []
@@ -92,8 +80,11 @@ def _named(rows: Sequence[Exchanged]) -> list[Exchanged]:
         while not name or name in taken:
             name = f"{group}:{place}" if f"{group}:{place}" not in taken else f"{group}:{place}:{len(taken)}"
         taken.add(name)
-        sample = place if row.sample is None else row.sample
-        found.append(replace(row, problem_id=problem, group_id=group, rollout_id=name, sample=sample))
+        sample, correct = place if row.sample is None else row.sample, row.correct
+        if correct is None and correct_at is not None and row.reward is not None:
+            correct = row.reward >= correct_at
+        ids = {"problem_id": problem, "group_id": group, "rollout_id": name, "sample": sample}
+        found.append(replace(row, **ids, correct=correct))
     return found
 
 

@@ -59,10 +59,7 @@ class Index:
         self._changed: set[str] = set()
 
     def find(self, ref: Ref) -> Listed | None:
-        """Return what the manifest says, or None if there is none.
-
-        Raise CorruptArtifactError if it is damaged or a file lacks its size and was not pruned.
-        """
+        """Return what the manifest says, None if there is none; raise as `Store.whole` does."""
         path = f"{self._store.root}/{ref.table}/{ref.digest}/{FILE_NAME}"
         try:
             stat = os.stat(path)  # noqa: PTH116 - many files, and pathlib is slow

@@ -9,6 +9,7 @@ import hashlib
 import json
 import stat
 from collections import Counter
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -24,25 +25,27 @@ REPORT = "_report.json"
 """The counts and metrics of the stage that made the artifact."""
 NAMED = "named"
 """The setting of an adopted policy that holds what the user called it: a folder, or `id@revision` on the hub."""
+POINTER = "train_state.json"
+"""The file of a checkpoint that names its train state; a policy from elsewhere has none, and cannot be restored."""
 MAX_BYTES = 32 << 20
 """Bytes of a manifest at most: those of more than 100,000 files."""
 
 
 def _file(name: str) -> str:
     """Return the name of a file; raise ValueError if no file of an artifact can be called so."""
-    try:
-        found = file_name(name)
-    except BadInputError as error:
-        raise ValueError(error.message) from None
-    if found == FILE_NAME:
-        raise ValueError(f"{found} is no file of an artifact")
-    return found
+    if name == FILE_NAME:
+        raise ValueError(f"{name} is no file of an artifact")
+    return _checked(file_name, name)
 
 
 def _reference(text: str) -> str:
     """Return the name of an artifact; raise ValueError if there can be none of that name."""
+    return _checked(Ref.parse, text)
+
+
+def _checked(read: Callable[[str], object], text: str) -> str:
     try:
-        return str(Ref.parse(text))
+        return str(read(text))
     except BadInputError as error:
         raise ValueError(error.message) from None
 
@@ -154,9 +157,8 @@ def read_manifest(folder: Path, cure: str = CURE) -> Manifest:
         manifest = Manifest.model_validate_json(text)
         flaw = manifest.flaw(text)
     except FileNotFoundError:
-        raise CorruptArtifactError(
-            f"{folder} has no manifest: the stage that writes it did not finish", hint="run that stage again"
-        ) from None
+        message = f"{folder} has no manifest: the stage that writes it did not finish"
+        raise CorruptArtifactError(message, hint="run that stage again") from None
     except ValidationError as error:
         raise CorruptArtifactError(f"{path} cannot be read as a manifest ({_fault(error)})", hint=cure) from None
     except ValueError:  # a number that JSON has no words for
@@ -172,6 +174,18 @@ def _fault(error: ValidationError) -> str:
         if each["type"] == "value_error":
             return str(each.get("ctx", {}).get("error"))
     return f"{error.error_count()} problems"
+
+
+def weight_files(files: Iterable[FileEntry]) -> list[FileEntry]:
+    """Return the weights among the files of a checkpoint that an update made; none of any other artifact."""
+    listed = list(files)
+    trained = any(entry.name == POINTER for entry in listed)
+    return [entry for entry in listed if trained and entry.name.endswith(".safetensors")]
+
+
+def pruned_files(folder: Path, files: Iterable[FileEntry]) -> frozenset[str]:
+    """Return the names of the weights that are not in the folder of an artifact: removed to make room, not corrupt."""
+    return frozenset(entry.name for entry in weight_files(files) if not (folder / entry.name).exists())
 
 
 def sha256_file(path: Path) -> str:

@@ -54,10 +54,8 @@ class MemoryLimit:
             if isinstance(error, OSError) and not str(error).startswith("Out of Memory"):
                 raise
             held = "the memory" if self.limit_bytes is None else f"{self.limit_bytes / 1e9:g} GB of memory"
-            raise GradusError(
-                f"a query needs more than {held}, or more than is free where the home lies",
-                hint="raise GRADUS_MEMORY_GB, or free some disk space",
-            ) from error
+            message = f"a query needs more than {held}, or more than is free where the home lies"
+            raise GradusError(message, hint="raise GRADUS_MEMORY_GB, or free some disk space") from error
 
 
 @contextlib.contextmanager

@@ -32,9 +32,8 @@ class Ref:
     def __post_init__(self) -> None:
         """Check both parts."""
         if not (_TABLE_NAME.fullmatch(self.table) and _DIGEST.fullmatch(self.digest)):
-            raise BadInputError(
-                f"{shortened(str(self))!r} is not an artifact reference", hint="write it as table/digest"
-            )
+            message = f"{shortened(str(self))!r} is not an artifact reference"
+            raise BadInputError(message, hint="write it as table/digest")
 
     def __str__(self) -> str:
         return f"{self.table}/{self.digest}"
@@ -59,9 +58,8 @@ def file_name(name: str) -> str:
     """
     parts = name.split("/")
     if "\\" in name or len(parts) > _NUM_PARTS or not all(map(_is_part, parts)):
-        raise BadInputError(
-            f"{shortened(name)!r} is no name of a file of an artifact", hint="give the file another name"
-        )
+        message = f"{shortened(name)!r} is no name of a file of an artifact"
+        raise BadInputError(message, hint="give the file another name")
     return name
 
 

@@ -1,9 +1,5 @@
 """SQL over the lake: a locked-down DuckDB that reads verified rows and nothing else.
 
-    tables = {"scores": artifact_rows(store, "scores", [ref]), "runs": Relation.of(table)}
-    with select(tables, {}, "select outcome, count(*) from scores group by outcome") as answer:
-        for rows in answer.batches: ...
-
 Rows are read, and the files below them checked, only of relations whose name occurs in the query; the others are there
 with their columns, so that `show tables` and `describe` are complete.
 Covered: the bytes of every file are checked before they are read (DuckDB returns flipped bits as values); a query
@@ -16,7 +12,6 @@ import contextlib
 import re
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 
 import duckdb
 import pyarrow as pa
@@ -76,10 +71,7 @@ class Answer:
 def locked(
     relations: Mapping[str, Relation], views: Mapping[str, View], sql: str, memory: MemoryLimit = _UNLIMITED
 ) -> Generator[duckdb.DuckDBPyConnection]:
-    """An in-memory database of the relations and views, ready for one query.
-
-    Raise CorruptArtifactError if a file that the query needs is not what its manifest says.
-    """
+    """A database of relations and views, ready for one query; CorruptArtifactError if a file it needs is damaged."""
     needed = _needed(set(relations), views, sql)
     with memory.database() as connection:
         opened = {
@@ -108,7 +100,8 @@ def select(
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise UsageError("only one query that reads can be run", hint="write a single SELECT")
         found = connection.sql(statements[0].query)
-        yield Answer(found.columns, _batches(found, names), connection.interrupt, partial(_table, found, names))
+        table = _plain_errors(names)(found.to_arrow_table)
+        yield Answer(found.columns, _batches(found, names), connection.interrupt, table)
 
 
 def _needed(relations: set[str], views: Mapping[str, View], sql: str) -> set[str]:
@@ -132,11 +125,6 @@ def _unread(name: str, columns: pa.Schema) -> pa.RecordBatchReader:
 def _batches(found: duckdb.DuckDBPyRelation, names: list[str]) -> Iterator[pa.RecordBatch]:
     with _plain_errors(names):
         yield from found.to_arrow_reader(BATCH_ROWS)
-
-
-def _table(found: duckdb.DuckDBPyRelation, names: list[str]) -> pa.Table:
-    with _plain_errors(names):
-        return found.to_arrow_table()
 
 
 @contextlib.contextmanager

@@ -294,12 +294,8 @@ HALVES_FILE = "halves.safetensors"
 HALVES = ("first", "second")
 """The tensors of that file: the gradient of either half of the groups; their sum is the whole."""
 
-TABLES = {
-    t.name: t
-    for t in (
-        *(PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, MEASURES, EVALUATIONS, GRADIENTS),
-    )
-}
+_ALL = (PROBLEMS, HINTS, PLAN, ROLLOUTS, SCORES, BATCH, DIFFICULTY, TRACKERS, MEASURES, EVALUATIONS, GRADIENTS)
+TABLES = {table.name: table for table in _ALL}
 CHECKPOINTS = "checkpoints"
 BASE = "base"
 """The role in which an adapter names the policy that it cannot be used without."""

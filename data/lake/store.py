@@ -1,18 +1,15 @@
-"""The artifact store: immutable shards, a manifest written last, and reads that verify.
-
-    store = Store(Path("lake"))
-    with_rows = store.put("problems", table)        # a user's own rows, named by their content
-    store.read(with_rows)                           # verified against the manifest's SHA-256
+"""The artifact store: immutable shards, a manifest written last, and reads that verify. Local folders only.
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
 (name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
-A writer is used under the artifact's lock (gradus.data.runlock). Left out: object storage (local folders only).
+A writer is used under the artifact's lock (gradus.data.runlock).
 """
 
 import contextlib
 import hashlib
 import shutil
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,11 +24,11 @@ from gradus.data.lake.manifest import (
     FileEntry,
     Manifest,
     identity_digest,
+    pruned_files,
     read_manifest,
     sha256_file,
 )
 from gradus.data.lake.names import Ref, regular_files
-from gradus.data.lake.pruned import pruned_files, removed_on
 from gradus.data.lake.row_keys import content_digest, values_digest
 from gradus.data.lake.schema import CHECKPOINTS, TABLES, cast_to_schema, read_shard
 from gradus.data.lake.whole_files import damaged, size_of
@@ -63,10 +60,7 @@ class Store:
             return None
 
     def whole(self, ref: Ref) -> Manifest | None:
-        """The manifest; None if the artifact is not finished.
-
-        Raise CorruptArtifactError if the manifest is damaged, or a file lacks its size and was not pruned.
-        """
+        """The manifest, None if unfinished; CorruptArtifactError for a damaged one, or a file of another size."""
         if not (self.path(ref) / FILE_NAME).exists():
             return None
         manifest = self.manifest(ref)
@@ -89,7 +83,8 @@ class Store:
     def pruned_on(self, ref: Ref) -> str:
         """Return the day on which weights of a checkpoint were removed; empty if all are there, or if it is damaged."""
         with contextlib.suppress(CorruptArtifactError):
-            return removed_on(self.path(ref)) if ref.table == CHECKPOINTS and self.pruned(ref) else ""
+            if ref.table == CHECKPOINTS and self.pruned(ref):  # a finished artifact's folder has no other change
+                return date.fromtimestamp(self.path(ref).stat().st_mtime).isoformat()
         return ""
 
     def manifest(self, ref: Ref) -> Manifest:
@@ -106,21 +101,15 @@ class Store:
     def _read_manifest(self, ref: Ref) -> Manifest:
         manifest = read_manifest(self.path(ref))
         if manifest.ref != ref:
-            raise CorruptArtifactError(
-                f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}",
-                hint="an artifact was moved by hand: move it back or delete the folder",
-            )
+            message = f"the manifest in {self.path(ref)} is that of {manifest.table}/{manifest.digest}"
+            raise CorruptArtifactError(message, hint="an artifact was moved by hand: move it back or delete the folder")
         if manifest.schema_version > SCHEMA_VERSION:
-            raise CorruptArtifactError(
-                f"{self.path(ref)} was written by a newer version (schema {manifest.schema_version})",
-                hint="upgrade gradus to read it",
-            )
+            message = f"{self.path(ref)} was written by a newer version (schema {manifest.schema_version})"
+            raise CorruptArtifactError(message, hint="upgrade gradus to read it")
         return manifest
 
     def content_key(self, ref: Ref, columns: Sequence[str] | None = None) -> str:
-        """Return the input key of a stage that reads the artifact: the bytes of a table, the identity of a checkpoint.
-
-        Of a stage that reads some columns alone, their values.
+        """Return the input key of a stage that reads the artifact: the bytes of a table, or the values of some columns.
 
         Two attempts that made the same table by different ways are the same input to what comes after. A checkpoint
         stays under its own name, since rollouts name the policy that made them by it.
@@ -174,26 +163,15 @@ class Store:
         return table if columns is None else _selected(table, columns)
 
     def rows_with(self, ref: Ref, key: str, values: pa.Array, columns: Sequence[str]) -> pa.Table:
-        """The rows of a table whose column `key` has one of some values, verified.
-
-        Only `key` is decoded of row groups without one.
-        """
+        """The verified rows whose `key` is one of some values; of row groups without one only `key` is decoded."""
         schema = TABLES[ref.table].restricted(columns)
-        parts = [
-            schema.arrow.empty_table(),
-            *(found for path in self.files(ref) for found in _rows(path, key, values, columns)),
-        ]
-        return _selected(
-            pa.concat_tables([cast_to_schema(part, schema) for part in parts], promote_options="default"), columns
-        )
+        parts = [cast_to_schema(part, schema) for path in self.files(ref) for part in _rows(path, key, values, columns)]
+        return _selected(pa.concat_tables([schema.arrow.empty_table(), *parts], promote_options="default"), columns)
 
     def file(self, ref: Ref, name: str) -> Path | None:
         """One verified file of an artifact; None if the artifact has no such file."""
-        for entry in self.manifest(ref).files:
-            if entry.name == name:
-                self._verify_file(ref, entry)
-                return self.path(ref) / name
-        return None
+        named = [entry for entry in self.manifest(ref).files if entry.name == name]
+        return next(iter(self.verified(ref, named)), None)
 
     def read_file(self, ref: Ref, name: str) -> bytes | None:
         """The verified content of one file of an artifact; None if the artifact has no such file."""
@@ -302,10 +280,8 @@ class Store:
             stat = path.stat()
         except FileNotFoundError:
             if entry.name in self.pruned(ref):
-                raise PrunedError(
-                    f"{entry.name} of {ref} was pruned on {self.pruned_on(ref)}",
-                    hint=f"`gradus restore {ref}` computes it again, and says before what that takes",
-                ) from None
+                hint = f"`gradus restore {ref}` computes it again, and says before what that takes"
+                raise PrunedError(f"{entry.name} of {ref} was pruned on {self.pruned_on(ref)}", hint=hint) from None
             raise damaged(path) from None
         # Hashing is skipped only for a file already hashed by this process and not written since.
         seen = (stat.st_size, stat.st_mtime_ns, entry.sha256)

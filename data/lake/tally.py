@@ -1,9 +1,5 @@
 """Score rows counted by DuckDB: a row for each problem, kind of rollout, reward and verdict.
 
-    with MemoryLimit(2_000_000_000, folder).database() as database:
-        tally = Tally(database, scores=store.files(scores), rollouts=store.files(rollouts))
-        for rows in tally.counts(): ...     # whole problems, in the order of problem ids, rewards and verdicts
-
 Whole numbers alone are summed here. A sum of rewards would depend on the order in which DuckDB adds, so on threads and
 memory: who reads the rows adds rewards, in the order of their size. Grouping and sorting spill to the disk.
 """
@@ -113,8 +109,7 @@ def _whole_problems(batches: pa.RecordBatchReader) -> Generator[pa.Table]:
     begun: list[pa.RecordBatch] = []
     for batch in batches:
         problem, ids = runs(batch.column("problem_id"))
-        last = int(np.searchsorted(problem, len(ids) - 1))
-        if last:
+        if last := int(np.searchsorted(problem, len(ids) - 1)):
             yield pa.Table.from_batches([*begun, batch.slice(0, last)])
             begun = []
         begun.append(batch.slice(last))

@@ -5,14 +5,13 @@ random numbers, cursor). Its manifest names the policy's weights that it belongs
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
 from gradus.data.errors import CorruptArtifactError, StageError
-from gradus.data.lake.manifest import CURE, REPORT, FileEntry, identity_digest
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import CURE, POINTER, REPORT, FileEntry, identity_digest
 from gradus.data.lake.schema import BASE
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
@@ -20,7 +19,6 @@ from gradus.data.records import JsonObject
 TRAIN_STATES = "train_states"
 CHECKPOINT = "checkpoint"
 """The role in which a train state names its checkpoint."""
-_WEIGHTS = "weights"
 
 
 def state_identity(checkpoint: Ref) -> JsonObject:
@@ -34,10 +32,7 @@ def state_ref(checkpoint: Ref) -> Ref:
 
 
 def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int, repeats: bool) -> bytes:
-    """The content of POINTER: the name of the train state, its optimiser, the steps taken until then, the threads.
-
-    `repeats`: whether the same update makes the same bits again.
-    """
+    """The content of POINTER; `repeats`: whether the same update makes the same bits again."""
     named = {"train_state": str(state_ref(checkpoint)), "optimizer": optimizer, "step": step, "threads": threads}
     return json.dumps({**named, "repeats": repeats}).encode()
 
@@ -54,16 +49,12 @@ def is_skipped(store: Store, checkpoint: Ref) -> bool:
 
 
 def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
-    """The verified files of a checkpoint's train state by name; None if it is not kept.
-
-    Raise CorruptArtifactError if it belongs to other weights than the checkpoint has.
-    """
-    said = _pointer(store, checkpoint)
-    ref = state_ref(checkpoint) if said is None else Ref.parse(said.train_state)  # the original's of a copied folder
+    """The verified files of a train state by name; None if not kept, CorruptArtifactError if it is of other weights."""
+    ref = Ref.parse(_pointer(store, checkpoint).train_state)  # the original's of a copied folder
     if store.find(ref) is None:
         return None
     manifest = store.verify(ref)
-    if manifest.config.get(_WEIGHTS) != weight_sums(store.manifest(checkpoint).files):
+    if manifest.config != weights_config(store.manifest(checkpoint).files):
         raise CorruptArtifactError(
             f"{store.path(ref)} is the train state of other weights than {checkpoint} has",
             hint=f"delete its folder: the updates before {checkpoint} are then computed again",
@@ -72,21 +63,18 @@ def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
 
 
 def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
-    """The updates to repeat for a checkpoint, oldest first; the first begins from a policy that is there.
-
-    Raise StageError if the checkpoint does not say from which policy it was made.
-    """
+    """The updates to repeat for a checkpoint, oldest first, from a policy that is there; StageError if none is."""
     updates = [ref]
     while True:
-        text = next(iter(store.manifest(updates[0]).parents.get("policy", [])), "")
-        if not text or Ref.parse(text) in updates or store.find(Ref.parse(text)) is None:
+        made = store.manifest(updates[0])
+        base = made.parent("policy")
+        if base is None or base in updates or store.find(base) is None:
             raise StageError(
                 f"the train state of {ref} is gone, and {updates[0]}, a copy from elsewhere, "
                 "does not have here what it was made from",
                 hint=begin_afresh(ref),
             )
-        base = Ref.parse(text)
-        new = store.manifest(updates[0]).parents.get(BASE) == [text]  # an adapter begins with its own optimiser
+        new = made.parent(BASE) == base  # an adapter begins with its own optimiser
         if not store.pruned(base) if new else is_whole(store, base):
             return updates
         updates.insert(0, base)
@@ -116,25 +104,19 @@ def begin_afresh(checkpoint: Ref) -> str:
 
 
 def weights_config(entries: Iterable[FileEntry]) -> JsonObject:
-    """Return the digests of the weights that a train state belongs to, as its manifest stores them."""
-    return {_WEIGHTS: weight_sums(entries)}
-
-
-def weight_sums(entries: Iterable[FileEntry]) -> Mapping[str, str]:
-    """SHA-256 of a policy's weights by file name, those in folders below left out."""
-    return {e.name: e.sha256 for e in entries if e.name.endswith(".safetensors") and "/" not in e.name}
+    """Return the SHA-256 of a policy's weights by file name, none of folders below, as a state's manifest has them."""
+    own = (each for each in entries if each.name.endswith(".safetensors") and "/" not in each.name)
+    return {"weights": {each.name: each.sha256 for each in own}}
 
 
 def num_threads(store: Store, checkpoint: Ref) -> int:
     """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
-    said = _pointer(store, checkpoint)
-    return 0 if said is None else said.threads
+    return _pointer(store, checkpoint).threads
 
 
 def repeats(store: Store, checkpoint: Ref) -> bool:
     """Return whether the update that made a checkpoint makes the same bits again."""
-    said = _pointer(store, checkpoint)
-    return said is None or said.repeats
+    return _pointer(store, checkpoint).repeats
 
 
 class _Pointer(BaseModel):
@@ -145,11 +127,12 @@ class _Pointer(BaseModel):
     repeats: bool
 
 
-def _pointer(store: Store, checkpoint: Ref) -> _Pointer | None:
-    """Return what a checkpoint says; None if no update made it."""
-    content = store.read_file(checkpoint, POINTER)
+def _pointer(store: Store, checkpoint: Ref) -> _Pointer:
+    """Return what a checkpoint says, or what holds of one that no update made."""
+    if (content := store.read_file(checkpoint, POINTER)) is None:
+        return _Pointer(train_state=str(state_ref(checkpoint)), threads=0, repeats=True)
     try:
-        return None if content is None else _Pointer.model_validate_json(content)
+        return _Pointer.model_validate_json(content)
     except ValidationError:
         raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
 
@@ -162,6 +145,5 @@ def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
         if ref is None or ref.digest in found:
             break
         found[ref.digest] = age
-        before = store.manifest(ref).parents.get("policy", [])
-        ref = Ref.parse(before[0]) if before else None
+        ref = store.manifest(ref).parent("policy")
     return found

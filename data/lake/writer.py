@@ -65,10 +65,7 @@ class ShardWriter:
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Generator[Path]:
-        """Return a temporary path; what lies there at the end of the block becomes the file, whole or not at all.
-
-        The name may have a folder before it.
-        """
+        """Return a temporary path, as `whole_file` does; the file is listed at the end of the block."""
         with whole_file(self.folder, name) as temporary:
             yield temporary
         self._receive(name)

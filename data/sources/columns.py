@@ -82,9 +82,8 @@ def shown(value: object) -> str:
     if isinstance(value, str):
         return repr(shortened(value))
     if type(value) in _NUMBERS:
-        return (
-            str(value) if not isinstance(value, int) or value.bit_length() < _INT_BITS else "a number of over 64 bits"
-        )
+        is_long = isinstance(value, int) and value.bit_length() >= _INT_BITS
+        return "a number of over 64 bits" if is_long else str(value)
     kinds: tuple[tuple[str, tuple[Any, ...]], ...] = (
         ("a date or a time", (dt.date, dt.time, dt.timedelta)),
         ("an object", (Mapping,)),
@@ -115,7 +114,7 @@ def _holding(wanted: pa.DataType) -> Callable[[object], bool]:
     if pa.types.is_list(wanted):
         return _holding_list(wanted.value_type)
     if pa.types.is_integer(wanted):
-        return _is_whole
+        return lambda value: type(value) is int or (isinstance(value, float) and value.is_integer())
     if pa.types.is_floating(wanted):
         return lambda value: type(value) in _NUMBERS and is_finite(cast("float", value))
     if pa.types.is_boolean(wanted):
@@ -141,16 +140,11 @@ def _holding_list(inner: pa.DataType) -> Callable[[object], bool]:
     return holds
 
 
-def _is_whole(value: object) -> bool:
-    return type(value) is int or (isinstance(value, float) and value.is_integer())
-
-
 def _within(column: Column, value: object) -> bool:
     """Return whether the numbers of a value are within the bounds of its column."""
     if column.low is column.high is column.above is None:
         return True
-    numbers = cast("list[float]", value if isinstance(value, list) else [value])
-    if not numbers:
+    if not (numbers := cast("list[float]", value if isinstance(value, list) else [value])):
         return True
     low, high = min(numbers), max(numbers)
     return (

@@ -2,9 +2,7 @@ r"""One row of a known format -> one problem. UnusableRowError says why a row ca
 
 gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \boxed{}.
 hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names. Items of reasoning-gym's chain_sum get
-a worked solution:
-
-    worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
+a worked solution.
 """
 
 import contextlib
@@ -57,8 +55,7 @@ def gsm8k(row: Row) -> Problem:
 def math_boxed(row: Row) -> Problem:
     """MATH: the gold is the last box of the solution; steps are its sentences."""
     question, solution = _text(row, "problem"), _text(row, "solution")
-    gold = last_boxed(solution)
-    if gold is None:
+    if (gold := last_boxed(solution)) is None:
         raise UnusableRowError("no boxed answer in the solution")
     kept = {key: row[key] for key in ("level", "type", "idx") if key in row}
     return _problem(
@@ -98,8 +95,7 @@ def hints(row: Row) -> Problem:
 def plain(row: Row, answers: Answers = "required") -> Problem:
     """Columns by our own names; everything else goes to `extra`."""
     known = ("problem_id", "question", "messages", "answer", "solution", "domain", "source")
-    messages = _messages(row)
-    if messages is None:
+    if (messages := _messages(row)) is None:
         _text(row, "question")
     answer, gold = _plain_gold(row, answers)
     rest = {key: value for key, value in row.items() if key not in known}
@@ -169,13 +165,11 @@ def reasoning(row: Row) -> Problem:
 
 def worked_solution(expression: str) -> tuple[list[str], str]:
     """Evaluate a chain of sums from left to right, one step a line; raise ValueError for other expressions."""
-    first = re.match(r"\s*(-?\d+)", expression)
-    if first is None:
+    if (first := re.match(r"\s*(-?\d+)", expression)) is None:
         raise ValueError(f"{expression!r} is not a chain of sums")
     total, at, steps = int(first[1]), first.end(), list[str]()
     while at < len(expression.rstrip()):
-        term = _TERM.match(expression, at)
-        if term is None:
+        if (term := _TERM.match(expression, at)) is None:
             raise ValueError(f"{expression!r} is not a chain of sums")
         result = _OPERATIONS[term[1]](total, int(term[2]))
         steps.append(f"{total}{term[1]}{term[2]}={result}")
@@ -206,8 +200,7 @@ def detect(row: Row) -> str:
 
 def last_boxed(text: str) -> str | None:
     r"""The content of the last \boxed{...} or \fbox{...} with balanced braces, or of `\boxed 5`; None without one."""
-    starts = list(re.finditer(r"\\(?:boxed|fbox)\s*(\{|(?=[^\s{]))", text))
-    if not starts:
+    if not (starts := list(re.finditer(r"\\(?:boxed|fbox)\s*(\{|(?=[^\s{]))", text))):
         return None
     start = starts[-1]
     if not start[1]:
@@ -241,8 +234,7 @@ def content_id(problem: Problem) -> str:
 
 
 def _text(row: Row, name: str) -> str:
-    value = row.get(name)
-    if value is None:
+    if (value := row.get(name)) is None:
         raise UnusableRowError(f"no {name}")
     if not isinstance(value, str):
         raise UnusableRowError(f"{name} is not text")
@@ -255,11 +247,9 @@ def _text(row: Row, name: str) -> str:
 
 def _text_of(row: Row, name: str) -> str:
     """A text that may be written as a number."""
-    value = row.get(name)
-    if value is None:
+    if (value := row.get(name)) is None:
         raise UnusableRowError(f"no {name}")
-    found = text_of(value)
-    if found is None:
+    if (found := text_of(value)) is None:
         raise UnusableRowError(f"{name} is neither text nor a finite number")
     return found
 
@@ -304,8 +294,7 @@ def _problem(
 
 
 def _messages(row: Row) -> list[dict[str, str]] | None:
-    messages = row.get("messages")
-    if not messages:
+    if not (messages := row.get("messages")):
         return None
     if not isinstance(messages, list) or not all(_is_message(message) for message in messages):
         raise UnusableRowError("messages is not a list of objects with role and content")
@@ -333,7 +322,6 @@ def _numbers(row: Row, name: str) -> list[float]:
 
 
 def _gold(text: str) -> str:
-    gold = normalised_gold(text)
-    if not gold:
+    if not (gold := normalised_gold(text)):
         raise UnusableRowError("empty answer")
     return gold

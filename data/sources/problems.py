@@ -1,9 +1,15 @@
-"""Rows -> a problems table: formats applied, duplicates and conflicts refused, everything refused counted."""
+"""Rows -> a problems table: formats applied, duplicates and conflicts refused, everything refused counted.
+
+And texts that somebody else wrote for problems: rows `problem, source, text`, several a problem; `problem` is an id or
+a question, without regard to case and spaces, and `text` is taken as it stands.
+"""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -11,7 +17,7 @@ from gradus.data.errors import BadInputError, shortened
 from gradus.data.lake.schema import PROBLEMS, cast_to_schema
 from gradus.data.records import Problem, Row
 from gradus.data.sources.formats import FIELDS, FORMATS, Answers, UnusableRowError, content_id, detect, plain
-from gradus.data.sources.reading import Located, Refused
+from gradus.data.sources.reading import Located, Refused, read_rows
 from gradus.data.sources.tabular import Renamed
 
 BATCH_ROWS = 4096
@@ -53,8 +59,7 @@ def problems_table(
 
 def _next_step(refused: Refused, first: Located | None) -> str:
     """Return the hint to rename a column if rows lack a field, with the columns there are; else the first bad row."""
-    lacking = [field for field in FIELDS if f"no {field}" in refused.reasons]
-    if not lacking:
+    if not (lacking := [field for field in FIELDS if f"no {field}" in refused.reasons]):
         first_bad = next(iter(refused.examples), "")
         return f"correct the file (first {first_bad})" if first_bad else "give a file with a problem on each line"
     field = max(lacking, key=lambda name: refused.reasons[f"no {name}"])
@@ -130,3 +135,43 @@ def _refuse_duplicate(problem: Problem, golds: dict[str, str | None]) -> None:
     if key in golds:
         raise UnusableRowError("duplicate question" if golds[key] == problem["answer"] else "conflicting duplicate")
     golds[key] = problem["answer"]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A completion of a problem, and who wrote it if the file says so."""
+
+    problem_id: str
+    text: str
+    source: str | None
+
+
+def read_traces(path: Path, problems: Sequence[Problem], refused: Refused) -> list[Trace]:
+    """Return the rows of a file that belong to the problems; BadInputError if none does."""
+    by_name = {question_key(problem): problem["problem_id"] for problem in problems}
+    by_name |= {problem["problem_id"]: problem["problem_id"] for problem in problems}
+    found: list[Trace] = []
+    for located in read_rows(path, refused):
+        trace = _trace(located.row, by_name)
+        if isinstance(trace, Trace):
+            found.append(trace)
+        else:
+            refused.add(trace, located.place)
+    if not found:
+        reasons = "; ".join(refused.examples) or "it has no rows"
+        hint = "give the columns problem (its id or its question) and text, and source if there are several"
+        raise BadInputError(f"no row of {path} is a completion of a training problem: {reasons}", hint=hint)
+    return found
+
+
+def _trace(row: Row, by_name: Mapping[str, str]) -> Trace | str:
+    """A row as a trace, or why it is none."""
+    named, text, source = (row.get(key) for key in ("problem", "text", "source"))
+    if named is None or text is None:
+        return "no problem" if named is None else "no text"
+    if not isinstance(text, str) or not isinstance(source, str | None):
+        return "text or source is not text"
+    if not text.strip():
+        return "empty text"
+    problem = by_name.get(str(named)) or by_name.get(folded(str(named)))
+    return Trace(problem, text, source) if problem else "its problem is not among the training problems"

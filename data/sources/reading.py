@@ -80,9 +80,8 @@ def _values(path: Path, name: str, column: pa.Array) -> list[object]:
     except UnicodeDecodeError:
         raise
     except (ValueError, OverflowError, KeyError, ImportError, pa.ArrowException):
-        raise BadInputError(
-            f"{path}: column {shortened(name)} holds dates or times that cannot be read", hint="write it as text"
-        ) from None
+        message = f"{path}: column {shortened(name)} holds dates or times that cannot be read"
+        raise BadInputError(message, hint="write it as text") from None
 
 
 def _whole(path: Path) -> list[object] | Row | None:
@@ -108,10 +107,8 @@ def _of_json(path: Path, whole: list[object] | Row, refused: Refused) -> Iterato
     """Yield the rows of an array, or the one object, of a .json file."""
     for index, row in enumerate(whole if isinstance(whole, list) else [whole], start=1):
         place = f"{path} row {index}" if isinstance(whole, list) else str(path)
-        if not isinstance(row, dict):
-            refused.add("not a JSON object", place)
-        elif not _is_unicode(cast("Row", row)):
-            refused.add("not valid Unicode (half of a surrogate pair)", place)
+        if fault := _fault(row):
+            refused.add(fault, place)
         else:
             yield Located(place, cast("Row", row))
 
@@ -119,26 +116,22 @@ def _of_json(path: Path, whole: list[object] | Row, refused: Refused) -> Iterato
 def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
     with path.open("rb") as file:
         for index, line in enumerate(file, start=1):
-            place = f"{path} line {index}"
             if not line.strip():
                 continue
+            row, place = None, f"{path} line {index}"
             try:
                 row = json.loads(line.decode("utf-8-sig" if index == 1 else "utf-8"), object_pairs_hook=_once)
+                fault = _fault(row, escaped=b"\\u" in line)
             except _TwiceError as error:
-                refused.add(str(error), place)
-                continue
+                fault = str(error)
             except UnicodeDecodeError:
-                refused.add("not valid UTF-8", place)
-                continue
+                fault = "not valid UTF-8"
             except (ValueError, RecursionError):
-                refused.add("not valid JSON", place)
-                continue
-            if not isinstance(row, dict):
-                refused.add("not a JSON object", place)
-            elif b"\\u" in line and not _is_unicode(row):
-                refused.add("not valid Unicode (half of a surrogate pair)", place)
+                fault = "not valid JSON"
+            if fault:
+                refused.add(fault, place)
             else:
-                yield Located(place, row)
+                yield Located(place, cast("Row", row))
 
 
 class _TwiceError(ValueError):
@@ -153,10 +146,13 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _is_unicode(row: Row) -> bool:
-    """Return whether every text of a row can be stored: JSON may escape half of a character."""
+def _fault(row: object, *, escaped: bool = True) -> str:
+    """Return why a value of a file is no row; empty if it is one. JSON may escape half of a character."""
+    if not isinstance(row, dict):
+        return "not a JSON object"
     try:
-        json.dumps(row, ensure_ascii=False).encode()
+        if escaped:
+            json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return False
-    return True
+        return "not valid Unicode (half of a surrogate pair)"
+    return ""

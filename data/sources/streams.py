@@ -14,14 +14,7 @@ GYM = "reasoning-gym:"
 
 
 def open_source(
-    source: str,
-    refused: Refused,
-    *,
-    split: str,
-    subset: str,
-    revision: str,
-    streaming: bool,
-    generator: JsonObject,
+    source: str, refused: Refused, *, split: str, subset: str, revision: str, streaming: bool, generator: JsonObject
 ) -> Iterator[Located]:
     """The rows of a source with their places."""
     refuse_source(source, revision, generator)
@@ -40,10 +33,8 @@ def refuse_source(source: str, revision: str, generator: JsonObject) -> None:
         if "seed" not in generator:
             raise UsageError(f"{shortened(source)} needs a seed", hint="give --set generator.seed=1")
     elif not Path(source).exists() and not revision:
-        raise UsageError(
-            f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision",
-            hint="give --set revision=<commit>",
-        )
+        message = f"{shortened(source)} is neither a file nor a folder; a dataset on the hub needs its revision"
+        raise UsageError(message, hint="give --set revision=<commit>")
 
 
 def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
@@ -56,9 +47,8 @@ def _gym(family: str, generator: JsonObject) -> Iterator[Located]:
     try:
         items = reasoning_gym.create_dataset(family, **generator)
     except Exception as error:  # noqa: BLE001 - each family checks its settings in its own way
-        raise UsageError(
-            f"{GYM}{family} cannot be made{library_reason(error)}", hint="see --set generator.KEY=VALUE"
-        ) from None
+        message = f"{GYM}{family} cannot be made{library_reason(error)}"
+        raise UsageError(message, hint="see --set generator.KEY=VALUE") from None
     return _located(items, f"{GYM}{family}", f"{family} item")
 
 

@@ -23,7 +23,7 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gradus.data.errors import GradusError, UsageError, in_words, shortened
-from gradus.flows.cli import service_verbs, study_verbs, surface_verbs, verbs
+from gradus.flows.cli import service_verbs, study_verbs, verbs
 from gradus.flows.cli.stage_verbs import installed_verb, stage_verbs
 from gradus.flows.environment import prepare
 from gradus.flows.library.calling import as_program
@@ -86,8 +86,7 @@ def plain(message: str) -> str:
     >>> plain("Input should be a valid integer, unable to parse string as an integer")
     'it must be a whole number'
     """
-    found = re.match(r"Input should be a valid (\w+)", message)
-    if found:
+    if found := re.match(r"Input should be a valid (\w+)", message):
         return f"it must be {_KINDS.get(found[1], 'another kind of value')}"
     return _LONG.sub(lambda word: shortened(word[0]), message.replace("Input should", "it must"))
 
@@ -120,7 +119,7 @@ def _options(
 for verb in (
     *stage_verbs(),
     *(verbs.train, verbs.demo, verbs.rerun, verbs.show, verbs.why, verbs.sql, verbs.runs),
-    *(surface_verbs.surface, surface_verbs.plan),
+    *(study_verbs.surface, study_verbs.plan),
     *(verbs.methods, verbs.settings, verbs.new, verbs.report, verbs.browse, verbs.compare),
     *(study_verbs.lab, study_verbs.agree, study_verbs.amend, study_verbs.bisect),
     *(verbs.export, verbs.import_, verbs.prune, verbs.restore),
@@ -140,8 +139,7 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         _run(words)
     except BaseException:
-        number = interrupted_by()
-        if number is None:
+        if (number := interrupted_by()) is None:
             raise
         # Whatever it became on its way: typer answers Ctrl-C without a word, and a library may raise something else.
         _say(SENTENCES[number])
@@ -180,10 +178,8 @@ def _refuse_unreadable(words: Sequence[str]) -> None:
         try:
             word.encode()
         except UnicodeEncodeError:
-            raise UsageError(
-                f"the argument {shortened(terminal_safe(word))} is not valid UTF-8",
-                hint="rename the file, or retype it",
-            ) from None
+            message = f"the argument {shortened(terminal_safe(word))} is not valid UTF-8"
+            raise UsageError(message, hint="rename the file, or retype it") from None
 
 
 def _say(text: str) -> None:

@@ -1,9 +1,8 @@
 """Imported by the program before all else: undo what the surroundings did to this process before it could say no.
 
 PYTHONWARNINGS=error would end it at an import of somebody else's library, and an empty entry of PYTHONPATH, or `.`,
-lets a `typing.py` in the current folder be imported for Python's.
-It also collects no garbage until the program is imported, a tenth of that time, and a signal ends the import with a
-sentence.
+lets a `typing.py` in the current folder be imported for Python's. Until the program is imported it collects no garbage,
+a tenth of that time, and a signal ends it with a sentence.
 """
 
 import gc

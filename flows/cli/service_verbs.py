@@ -108,10 +108,9 @@ def sync(run: KnownRun) -> None:
 
     home = Home.from_environment()
     folder = run_folder(home.runs, run)
-    if read_settings(folder)["verb"] == "train" and not (folder / REPORT_PAGE).exists():
-        failure = write_at_end(home.root, folder)
-        if failure:
-            aside(failure)
+    unreported = read_settings(folder)["verb"] == "train" and not (folder / REPORT_PAGE).exists()
+    if unreported and (failure := write_at_end(home.root, folder)):
+        aside(failure)
     from gradus.tasks.servers.home_servers import mlflow_login
     from gradus.tasks.tracking.client import tracking_uri
     from gradus.tasks.tracking.reporter import drain  # the tracker is slow to import

@@ -24,8 +24,8 @@ from gradus.flows.loop.round.memory import Memory, maybe
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.loop.round.updates import Updates
+from gradus.flows.recipe.config import lasting
 from gradus.flows.recipe.course.phases import phase_of
-from gradus.flows.recipe.lasting import lasting
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
 from gradus.tasks.config.learning import GradientConfig, UpdateConfig

@@ -26,8 +26,7 @@ def export(
         str | None, Taken("scores of the rollouts, if they have several", complete=artifacts("scores"))
     ] = None,
     where: Annotated[
-        str | None,
-        Taken('an SQL condition on the rows, such as "correct" or "reward > 0.5 and hint_level = 0"'),
+        str | None, Taken('an SQL condition on the rows, such as "correct" or "reward > 0.5 and hint_level = 0"')
     ] = None,
     merge: Annotated[bool, Taken("merge an adapter into its base", "--merge")] = False,
     base: Annotated[
@@ -65,10 +64,8 @@ def _checkpoint(
 
     table = what.partition("/")[0] if REFERENCE.fullmatch(what) else ""
     if table != "checkpoints":
-        raise UsageError(
-            f"{what} is no checkpoint" if not table else f"{what} is a {table} artifact",
-            hint="give checkpoints/DIGEST (`gradus show RUN` lists them), or --as FORMAT for rollouts",
-        )
+        hint = "give checkpoints/DIGEST (`gradus show RUN` lists them), or --as FORMAT for rollouts"
+        raise UsageError(f"{what} is no checkpoint" if not table else f"{what} is a {table} artifact", hint=hint)
     if scores is not None:
         raise UsageError("--scores goes with rollouts", hint="leave it out")
     ref = Ref.parse(full_name(home.lake, what))

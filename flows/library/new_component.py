@@ -1,7 +1,4 @@
-"""`gradus new`: a component of the user's own with its test and its method, which run as they stand.
-
-Templates are in new_component.toml; imports follow from the names that a text uses.
-"""
+"""`gradus new`: a component of the user's own with its test and its method (new_component.toml), ready to run."""
 
 import keyword
 import re
@@ -23,8 +20,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 def write_component(kind: str, name: str, folder: Path) -> list[Path]:
     """Write NAME.py, test_NAME.py and NAME.toml into a folder; UsageError for another kind or name, or a file there."""
     if kind not in KINDS:
-        listed = f"it is one of {', '.join(KINDS)}"
-        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, list(KINDS), listed))
+        raise UsageError(f"there is no kind of component {kind!r}", hint=did_you_mean(kind, KINDS))
     if not _NAME.fullmatch(name) or keyword.iskeyword(name) or name in sys.stdlib_module_names:
         hint = "take lower-case letters, digits and _, a letter first, and no word or module of Python's"
         raise UsageError(f"{name!r} cannot name a component", hint=hint)

@@ -12,8 +12,7 @@ from gradus.flows.laboratory.asked import LabAsked, lab_asked
 from gradus.flows.library.calling import call, run_flow, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
-from gradus.flows.loop.comparing.asked import Asked
-from gradus.flows.loop.comparing.budget import HOW
+from gradus.flows.loop.comparing.budget import HOW, Asked
 from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, named, stages
 from gradus.flows.recipe.checking import check_settings
@@ -223,26 +222,19 @@ def dry_compare(asked: Asked) -> "ComparisonForecast":
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     """Train the methods, or reuse their trainings, and compare them; or compare runs that are there."""
     from gradus.flows.loop.comparing.checked import checked
-
-    home = Home.from_environment()
-    if not trains(asked):
-        return _there(home, asked, on_damage)
-    checked(home, asked)
-    return run_flow("comparison:compare", **vars(asked))
-
-
-def _there(home: Home, asked: Asked, on_damage: OnDamage) -> "Comparison":
-    """Compare runs that are there; nothing is computed."""
     from gradus.flows.loop.comparing.compared import compared_runs
     from gradus.tasks.inspect.comparing.report import Terms
 
+    home = Home.from_environment()
+    if trains(asked):
+        checked(home, asked)
+        return run_flow("comparison:compare", **vars(asked))
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:
         raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
     if asked.set:
         raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
-    for name in asked.recipes:
-        if _is_recipe(name):
-            raise UsageError(f"{name} is a recipe, and there is no budget to train it with", hint=HOW)
+    if recipe := next(filter(_is_recipe, asked.recipes), ""):
+        raise UsageError(f"{recipe} is a recipe, and there is no budget to train it with", hint=HOW)
     return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)
 
 

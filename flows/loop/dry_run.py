@@ -19,10 +19,9 @@ from gradus.flows.loop.round.asking import unbounded
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import following_rounds, settled
-from gradus.flows.recipe.lasting import changed_files, same_run
 from gradus.flows.recipe.samplings import changing_rounds, samplings
 from gradus.tasks.artifacts.ahead import Footprint, footprint, overlay
 from gradus.tasks.config.settings import Home
@@ -92,7 +91,7 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
 
 def _not_run(recipe: Recipe) -> list[str]:
     """Return a sentence about the user's own code, schedules apart, and one about settings that follow metrics."""
-    users = (chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule")
+    users = [chosen.label for chosen in chosen_in(recipe) if chosen.is_users and chosen.kind != "schedule"]
     labels = ", ".join(dict.fromkeys(users))
     found = [f"{labels}: read, not run; loading and results are not checked"] if labels else []
     if following := ", ".join(following_rounds(recipe)):
@@ -102,17 +101,24 @@ def _not_run(recipe: Recipe) -> list[str]:
 
 def render(result: Forecast) -> None:
     """The answer for people: a table of stages, each reason once, the sums, the memory."""
-    rows = [(name, *_cells(found)) for name, found in result["stages"].items()]
+    rows = [
+        (name, each["reused"], each["computed"], count(each["rollouts"]), count(each["tokens"]),
+         _time(each["seconds"], each["computed"]))
+        for name, each in result["stages"].items()
+    ]  # fmt: skip
     table("", ("stage", "reused", "computed", "rollouts", "tokens", "time"), rows)
     for text in _reasons(result["calls"]):
         line(text)
     notes(result["remarks"])
     memory = result["memory"]
+    unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
+    some = unknown and result["seconds"] is not None
+    unmeasured = f" and {unknown} stages not measured yet" if some else ""
     fields(
         {
             "run": f"{result['run']} ({'resumes' if result['goes_on'] else 'new'})",
             "to sample": f"{count(result['rollouts'])} rollouts, {count(result['tokens'])} tokens",
-            "time": _time(result["seconds"], len(result["calls"])) + _unmeasured(result),
+            "time": _time(result["seconds"], len(result["calls"])) + unmeasured,
             "memory": f"rollout {size(memory['rollout'])}, update {size(memory['update'])} at least, of "
             f"{size(memory['machine'])}",
             **signal_fields(result["signal"]),
@@ -120,11 +126,6 @@ def render(result: Forecast) -> None:
     )
     notes(filter(None, [memory["warning"]]))
     line(_NOTHING_STARTED)
-
-
-def _cells(found: Costs) -> tuple[object, ...]:
-    time = _time(found["seconds"], found["computed"])
-    return found["reused"], found["computed"], count(found["rollouts"]), count(found["tokens"]), time
 
 
 def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
@@ -191,17 +192,8 @@ def _time(seconds: float | None, num_computed: int) -> str:
     return duration(seconds, 0)
 
 
-def _unmeasured(result: Forecast) -> str:
-    """Return the number of stages to compute for which the estimate of time has no measurement."""
-    unknown = sum(call["what"] == COMPUTED and call["seconds"] is None for call in result["calls"])
-    return f" and {unknown} stages not measured yet" if unknown and result["seconds"] is not None else ""
-
-
 def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
-    """Return the forecast of a comparison, or of its tuning if it has one.
-
-    With a budget in tokens or seconds only the first rounds are forecast.
-    """
+    """Return the forecast of a comparison, or of its tuning; of first rounds alone unless the budget counts rounds."""
     tuning, budget = asked.tuning, asked.budget
     methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)
     trainings: list[ForeseenTraining] = []

@@ -44,7 +44,8 @@ def expected_signal(session: Foresight) -> Signal | None:
     Means are over the problems that the round draws, if its plan can be computed. Otherwise filters, ranking and
     sampler are applied to the pass rates in the lake; if they read anything else, means are over all problems.
     """
-    rounds = [call["round"] for call in session.calls if _is_sampled(call["stage"], call["purpose"], call["what"])]
+    sampled = ("rollout", "train", COMPUTED)
+    rounds = [call["round"] for call in session.calls if (call["stage"], call["purpose"], call["what"]) == sampled]
     if not rounds:
         return None
     index = min(rounds)
@@ -65,23 +66,17 @@ def expected_signal(session: Foresight) -> Signal | None:
     return _signal(index, known, planned, _tokens(session, known, index))
 
 
-def _is_sampled(stage: str, purpose: str, what: str) -> bool:
-    return (stage, purpose, what) == ("rollout", "train", COMPUTED)
-
-
 def _known(session: Foresight, curate: Call, policy: Ref, temperature: float, ids: pa.Array) -> KnownRates:
     """Return the pass rates in the table that the round reads, or, before that is there, in those of the policy."""
     measured = [ref for ref in curate.inputs.get("difficulty", ()) if session.there(ref)]
     if measured:
         return rates_in(session.store, measured[0], ids)
-    if session.there(policy):
-        return rates_of(session.store, policy, temperature, ids)
     nothing = np.zeros(len(ids), dtype=np.int64)
-    return KnownRates(nothing, nothing, ())
+    known = session.there(policy)
+    return rates_of(session.store, policy, temperature, ids) if known else KnownRates(nothing, nothing, ())
 
 
 def _drawn(plan: pa.Table, ids: pa.Array) -> _Planned:
-    """Return the rows of a plan."""
     return _Planned(positions(plan.column("problem_id"), ids), ints(plan.column("n")), plan.num_rows, drawn=True)
 
 
@@ -102,10 +97,9 @@ def _tokens(session: Foresight, known: KnownRates, index: int) -> float | None:
     """Return the mean tokens of a rollout that the pass rates come from, else that of the nearest stage computed."""
     if (found := tokens_of(session.store, known.tables)) is not None:
         return found
-    for call in session.calls:
-        if (call["stage"], call["round"], call["purpose"]) == ("rollout", index, "train"):
-            return call["tokens"] / call["rollouts"] if call["tokens"] and call["rollouts"] else None
-    return None
+    key = ("rollout", index, "train")
+    call = next(each for each in session.calls if (each["stage"], each["round"], each["purpose"]) == key)
+    return call["tokens"] / call["rollouts"] if call["tokens"] and call["rollouts"] else None
 
 
 def _signal(index: int, known: KnownRates, planned: _Planned, tokens: float | None) -> Signal:
@@ -136,11 +130,7 @@ def _signal(index: int, known: KnownRates, planned: _Planned, tokens: float | No
 
 
 SIGNAL_COLUMNS = (
-    "method",
-    "round",
-    "problems measured",
-    "groups all right or all wrong",
-    "tokens of another group",
+    *("method", "round", "problems measured", "groups all right or all wrong", "tokens of another group"),
     f"problems right in {SAMPLES}",
 )
 
@@ -149,25 +139,16 @@ def signal_rows(trainings: Sequence[tuple[str, Signal | None]]) -> list[tuple[st
     """Return a line of SIGNAL_COLUMNS for each method of trainings, means over those of them that have a forecast."""
     found: dict[str, list[Signal]] = {}
     for method, signal in trainings:
-        found.setdefault(method, []).extend([] if signal is None else [signal])
+        if signal is not None:
+            found.setdefault(method, []).append(signal)
     rows: list[tuple[str, ...]] = []
     for method, signals in found.items():
-        dead, tokens, solved = (
-            _mean([each[name] for each in signals])
-            for name in ("no_variance_frac", "signal_group_tokens", "solved_of_8")
-        )
-        if signals:
-            measured = _mean([each["measured"] / max(each["problems"], 1) for each in signals])
-            rows.append(
-                (
-                    method,
-                    span([each["round"] for each in signals]),
-                    share(measured, 0),
-                    "unknown" if dead is None else share(dead, 0),
-                    count(tokens),
-                    "-" if solved is None else f"{solved:.1f}",
-                )
-            )
+        names = ("no_variance_frac", "signal_group_tokens", "solved_of_8")
+        dead, tokens, solved = (_mean([each[name] for each in signals]) for name in names)
+        measured = share(_mean([each["measured"] / max(each["problems"], 1) for each in signals]), 0)
+        known = "unknown" if dead is None else share(dead, 0)
+        right = "-" if solved is None else f"{solved:.1f}"
+        rows.append((method, span([each["round"] for each in signals]), measured, known, count(tokens), right))
     return rows
 
 

@@ -92,18 +92,18 @@ class Foresight:
     def _to_compute(self, call: Call, job: Job, ref: Ref) -> Outcome:
         waits = self._waits_for(call)
         before = alike(self.known, call.key)
-        report: Report | None = None if waits else self._again(call, ref) or self._light(call, job)
+        report: Report | None = None
+        if not waits:  # what depends on a forced artifact is assumed to stay the same
+            again = call.key in self.forced and self.store.find(ref) is not None
+            report = read_report(self.store, ref) if again else self._light(call, job)
         if report is not None:
-            self._remark(call, report)
+            found = remarks_of(call.name, call.purpose, report.get("summary", {}))
+            self.remarks += [text for text in found if text not in self.remarks]
         else:
             self._pending[ref] = call.label
             report = {"summary": self._expected(call, before)}
         self.calls.append(self._costs(call, self._why(call, job, waits), before))
         return Outcome(call.name, call.purpose, call.round, ref, reused=False, seconds=0.0, report=report)
-
-    def _remark(self, call: Call, report: Report) -> None:
-        found = remarks_of(call.name, call.purpose, report.get("summary", {}))
-        self.remarks.extend(text for text in found if text not in self.remarks)
 
     def _why(self, call: Call, job: Job, waits: Mapping[str, str]) -> str:
         if waits:
@@ -112,14 +112,11 @@ class Foresight:
             return ASKED_FOR
         return reason(self.store, job.identity, job.inputs, of_call(self.known, call.key))
 
-    def _again(self, call: Call, ref: Ref) -> Report | None:
-        """Return the report of an artifact that is forced again; its dependants are assumed to stay the same."""
-        return read_report(self.store, ref) if call.key in self.forced and self.store.find(ref) else None
-
     def _light(self, call: Call, job: Job) -> Report | None:
         """Compute a light stage beside the lake and return its report; None if it needs a worker or a user's code."""
         spec = stage_spec(call.name)
-        if spec.worker or spec.distribution or call.name == "evaluate" or not _is_local(call):
+        is_far = call.name == "ingest" and not Path(str(call.facts["source"])).exists()  # nothing is fetched
+        if spec.worker or spec.distribution or call.name == "evaluate" or is_far:
             return None
         if any(chosen.is_users for chosen in chosen_in(call.config)):
             return None
@@ -133,39 +130,29 @@ class Foresight:
 
     def _expected(self, call: Call, before: list[Precedent]) -> Summary:
         """Return the counts of the nearest stage that was computed, as an estimate."""
+        expected: dict[str, object] = {"groups": 0}
         if before:
-            expected = dict(before[0].summary)
+            expected = {**before[0].summary}
             expected.pop("skipped_updates", None)  # whether rewards will vary is not known
-            return cast("Summary", expected)
-        if call.name == "evaluate":
-            nothing = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
-            return cast("Summary", nothing)
-        return {"groups": 0}
+        elif call.name == "evaluate":
+            expected = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
+        return cast("Summary", expected)
 
     def _costs(self, call: Call, why: str, before: list[Precedent]) -> ForeseenCall:
         """Return the call with its estimated cost, in proportion to its rollouts if their number is known."""
         measured = before[0] if before else None
         there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
-        rollouts = (self._planned_rollouts(call) or there or None) if call.name == "rollout" else None
+        plans = [ref for ref in call.inputs.get("plan", ()) if call.name == "rollout" and ref not in self._pending]
+        rollouts = sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans) or there or None
         scale = rollouts / there if rollouts and there else 1.0
         tokens = round(scale * measured.summary.get("tokens", 0)) if measured and there else None
         seconds = scale * measured.seconds if measured else None
         return {**_foreseen(call, COMPUTED, why), "rollouts": rollouts, "tokens": tokens, "seconds": seconds}
 
-    def _planned_rollouts(self, call: Call) -> int:
-        """Completions that the plan asks for; 0 if there is no plan yet."""
-        plans = [ref for ref in call.inputs.get("plan", ()) if ref not in self._pending]
-        return sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans)
-
 
 def _foreseen(call: Call, what: str, why: str = "") -> ForeseenCall:
     key: Which = {"stage": call.name, "round": call.round, "purpose": call.purpose}
     return {**key, "what": what, "why": why, "rollouts": None, "tokens": None, "seconds": None}
-
-
-def _is_local(call: Call) -> bool:
-    """Return whether a stage's inputs are on this machine; a dry run fetches nothing."""
-    return call.name != "ingest" or Path(str(call.facts["source"])).exists()
 
 
 def _silent(frac: float, text: str = "") -> None:

@@ -14,11 +14,10 @@ from gradus.flows.loop.round.memory import Stored
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.checking import GIVEN
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run
 from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.flows.recipe.heads import check_heads
-from gradus.flows.recipe.lasting import changed_files, lasting, same_run
 from gradus.flows.recipe.samplings import Sampling, samplings
 from gradus.models.templates import PromptStyle
 from gradus.tasks.artifacts.beginning import (
@@ -46,8 +45,7 @@ def as_run(recipe: Recipe) -> Recipe:
     """Return the recipe as it is run: with the digests of all files that its components come from, as they are now."""
     found = pinned(recipe, renew=True)
     assert isinstance(found, Recipe)
-    theirs = {name: pinned(section(recipe, name), renew=True) for name in recipe.stages}
-    stages = {name: settings.model_dump(mode="json") for name, settings in theirs.items()}
+    stages = {name: pinned(section(recipe, name), renew=True).model_dump(mode="json") for name in recipe.stages}
     files = {text: content_sha256(Path(text)) for text in _named_files(recipe) if Path(text).is_file()}
     return overlapping(found.model_copy(update={"stages": stages, "files": files}))
 
@@ -69,10 +67,7 @@ def _digits(recipe: Recipe) -> str:
 
 
 def name_of_rerun(runs: Path, run: str, recipe: Recipe) -> str:
-    """Return the name under which stages of a run are computed again: another one if a file of the run has changed.
-
-    `recipe` is that of the run with the digests of its files as they are now.
-    """
+    """Return the name of a run whose stages are computed again: another if a file has changed since, by `recipe`."""
     stored = stored_recipe(runs, run)
     if same_run(stored, recipe):
         return run
@@ -86,14 +81,11 @@ def on_other_data(runs: Path, recipe: Recipe) -> str:
         return ""
     body = recipe.model_dump(mode="json")
     for folder in run_folders(runs):
-        stored = read_settings(folder, _unheard).get("recipe") if folder.name.startswith(f"{recipe.name}-") else None
+        is_like = folder.name.startswith(f"{recipe.name}-")
+        stored = read_settings(folder, lambda _: None).get("recipe") if is_like else None  # unknown of a damaged run
         if stored and (files := changed_files(stored, body)):
             return f"{', '.join(files)} changed since {folder.name} began: this is another run, {name}"
     return ""
-
-
-def _unheard(damage: Exception) -> None:
-    """Ignore damage: the problems that a damaged run was trained on are unknown."""
 
 
 def start_of(session: Stages, recipe: Recipe) -> Beginning:
@@ -139,10 +131,7 @@ def start_of(session: Stages, recipe: Recipe) -> Beginning:
 
 
 def _texts(store: Store, recipe: Recipe, problems: Sequence[Ref]) -> tuple[dict[str, Ref], list[str]]:
-    """Return the texts of each file that a wave plans, and remarks on rows that are left out.
-
-    BadInputError if a wave has nothing to plan for any problem.
-    """
+    """Return the texts of each file that a wave plans, and remarks on rows left out; BadInputError if it has none."""
     traces, remarks = dict[str, Ref](), list[str]()
     for wave in (wave for each in of_each_phase(recipe) for wave in each.all_waves):
         if wave.traces and wave.traces not in traces:
@@ -167,13 +156,9 @@ def _of_an_earlier_run(store: Store, recipe: Recipe, start: Beginning) -> Beginn
         refuse_unusable(store, found["rollouts"], found["scores"], start.problems, start.policy, max_age)
         earlier = (Stored(found["rollouts"], found["scores"], start.problems),)
     hints, difficulty, plan = (next(iter(found[table]), None) for table in ("hints", "difficulty", "plan"))
-    asks = plan is not None and refuse_odd_plan(store, plan, start.phases or (start.problems,), hints, _levels(recipe))
+    levels = len(stage_config(recipe, "hint", 0, recipe.hint).fractions)
+    asks = plan is not None and refuse_odd_plan(store, plan, start.phases or (start.problems,), hints, levels)
     return replace(start, difficulty=difficulty, hints=hints, earlier=earlier, plan=plan, asks_hints=asks)
-
-
-def _levels(recipe: Recipe) -> int:
-    """Return the levels of the hints that a training builds."""
-    return len(stage_config(recipe, "hint", 0, recipe.hint).fractions)
 
 
 def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, suites: Mapping[str, Ref]) -> None:

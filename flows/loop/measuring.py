@@ -59,10 +59,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measurements:
-    """Evaluates checkpoints as a plan says and remembers the outcomes.
-
-    `problems` holds the problem set of each suite by its name.
-    """
+    """Evaluates checkpoints as a plan says and remembers the outcomes; `problems` are those of each suite by name."""
 
     plan: EvaluationPlan
     problems: Mapping[str, Ref]
@@ -84,8 +81,7 @@ class Measurements:
 
     def of(self, suite: Suite, index: int) -> Outcome:
         """The evaluation of a round's policy on a suite, computed unless it was."""
-        found = self.outcomes.get((suite.name, index))
-        if found is None:
+        if (found := self.outcomes.get((suite.name, index))) is None:
             start = self.outcomes.get((suite.name, 0))
             found = self.evaluate(suite, self.policies[index], index, start.ref if start else None)
             pass_at_1(found)  # fail now, not later when checkpoints are compared
@@ -117,10 +113,7 @@ class Measurements:
 
 
 def spent(outcomes: Sequence[Outcome], computed: ComputedSeconds) -> tuple[int, float]:
-    """Return the completion tokens and the seconds of a training's stages, evaluations left out.
-
-    A stage that was reused counts as if it had been computed.
-    """
+    """Return completion tokens and seconds of stages, evaluations left out; a reused one counts as if computed."""
     own = [each for each in outcomes if not is_evaluation(each.purpose)]
     tokens = sum(sampled_tokens(each.stage, each.summary) for each in own)
     return tokens, sum(computed.of(str(each.ref)) if each.reused else each.seconds for each in own)
@@ -129,8 +122,7 @@ def spent(outcomes: Sequence[Outcome], computed: ComputedSeconds) -> tuple[int, 
 def pass_at_1(evaluation: Outcome) -> float:
     """The pass@1 of an evaluation's report; GateError if no problem was judged."""
     figures = evaluation.evaluation
-    found = figures["pass_at"].get("1")
-    if found is None:
+    if (found := figures["pass_at"].get("1")) is None:
         raise GateError(
             f"the evaluation of round {evaluation.round} on {figures['suite']} has no pass@1 "
             f"({figures['judged']} of {figures['rollouts']} rollouts judged), and training chooses its best policy "

@@ -64,20 +64,12 @@ def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[
     """Return the files to remove from a run's checkpoints, and the checkpoints kept because another run uses them."""
     made = [each for each in made_by(folder) if not is_skipped(store, each.ref)]
     rounds = [each.round for each in made]
-    best = next((each.round for each in made if str(each.ref) == _champion(folder)), None)
+    chosen = [e["ref"] for e in read_events(folder) if e["event"] == "model_alias" and e["alias"] == "champion"]
+    best = next((each.round for each in made if str(each.ref) in chosen[-1:]), None)
     others = used_by_others(home, folder)
     weights, states = keep.weights(rounds, best), keep.states(rounds)
     spared = [each for each in made if each.ref in others and each.round not in weights & states]
     return planned_removals(store, made, weights, states, frozenset(others)), spared
-
-
-def _champion(folder: Path) -> str:
-    """Return the best checkpoint of a run; empty if none was chosen yet."""
-    found = ""
-    for event in read_events(folder):
-        if event["event"] == "model_alias" and event["alias"] == "champion":
-            found = event["ref"]
-    return found
 
 
 def used_by_others(home: Home, folder: Path) -> set[Ref]:
@@ -104,7 +96,7 @@ def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: b
             {
                 "round": each.made.round,
                 "checkpoint": str(each.made.ref),
-                "lost": "weights, train state" if each.weights and each.state else _lost(each),
+                "lost": ", ".join(["weights"] * bool(each.weights) + ["train state"] * bool(each.state)),
                 "bytes": each.num_bytes,
                 "updates": each.num_updates,
                 "seconds": round(each.seconds, 1),
@@ -115,7 +107,3 @@ def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: b
         "spared": [str(each.ref) for each in spared],
         "done": done,
     }
-
-
-def _lost(removal: Removal) -> str:
-    return "weights" if removal.weights else "train state"

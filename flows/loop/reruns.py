@@ -10,9 +10,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.nearest import did_you_mean
 from gradus.flows.loop.round.asking import Room
 from gradus.flows.recipe.assignments import Assignments, pairs
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.recipe.config import Recipe, lasting
 from gradus.flows.recipe.guards import Override
-from gradus.flows.recipe.lasting import lasting
 from gradus.flows.recipe.reading import load_recipe, parse_recipe, recipe_from
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.learning import UPDATE
@@ -39,16 +38,12 @@ class Rerun:
 def read_recipe(
     runs: Path, name: str, assignments: Assignments, methods: Sequence[str] = (), **changes: object
 ) -> tuple[Recipe, str | None]:
-    """Return a recipe by its file or name, or that of a run, and the run's own name if it is continued.
-
-    With other settings it is another run. Raises UsageError as `load_recipe` does.
-    """
+    """Return a recipe by its file or name, or that of a run, and the run's own name unless settings make it another."""
     if name.endswith(".toml") or not (runs / name / "run.json").is_file():
         return load_recipe(name, assignments, methods, **changes), None
     stored = stored_recipe(runs, name)
     changed = recipe_from(stored.model_dump(mode="json"), f"run {name}", assignments, methods, **changes)
-    same = lasting(changed) == lasting(stored)
-    return changed, name if same else None
+    return changed, name if lasting(changed) == lasting(stored) else None
 
 
 @dataclass(frozen=True)
@@ -64,10 +59,7 @@ class Rounds:
 
 
 def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Assignments) -> Rerun:
-    """Run one stage of a run again: forced if nothing is set, otherwise with the recipe so changed.
-
-    Raises UsageError for a run, a stage, a round or a setting that does not exist, and for a value that does not fit.
-    """
+    """Run one stage of a run again: forced, or with the recipe so changed; UsageError if that cannot be."""
     if rounds.only is not None and rounds.since:
         raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
     recipe = stored_recipe(runs, run)
@@ -80,7 +72,8 @@ def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: As
     changes = dict(pairs(assignments))
     body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
     override = valid(Override, body, "--set")
-    return Rerun(_changed(longest, override), None, like=run)
+    changed = longest.model_copy(update={"overrides": (*longest.overrides, override)})
+    return Rerun(parse_recipe(changed.model_dump(mode="json"), "--set"), None, like=run)
 
 
 def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
@@ -91,14 +84,10 @@ def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
 def other_settings(folder: Path, changed: Sequence[str] = ()) -> UsageError:
     """Return the error of a run whose name is taken by other settings, or by other data in the `changed` files."""
     if changed:
-        return UsageError(
-            f"{', '.join(changed)} changed since run {folder.name} began",
-            hint="the recipe without --run makes another run of it; or put back what the file held",
-        )
-    return UsageError(
-        f"run {folder.name} exists with other settings ({folder / 'run.json'})",
-        hint="give this one another name with --run, repeat the settings it had, or delete its folder",
-    )
+        hint = "the recipe without --run makes another run of it; or put back what the file held"
+        return UsageError(f"{', '.join(changed)} changed since run {folder.name} began", hint=hint)
+    hint = "give this one another name with --run, repeat the settings it had, or delete its folder"
+    return UsageError(f"run {folder.name} exists with other settings ({folder / 'run.json'})", hint=hint)
 
 
 def stored_recipe(runs: Path, run: str) -> Recipe:
@@ -173,9 +162,3 @@ def _rounds(rounds: Sequence[int]) -> str:
     if len(rounds) > 2 and list(rounds) == list(range(rounds[0], rounds[-1] + 1)):
         return f"rounds {rounds[0]} to {rounds[-1]}"
     return f"rounds {', '.join(map(str, rounds))}"
-
-
-def _changed(recipe: Recipe, override: Override) -> Recipe:
-    """The recipe with the change; UsageError unless it fits every stage that it is meant for."""
-    changed = recipe.model_copy(update={"overrides": (*recipe.overrides, override)})
-    return parse_recipe(changed.model_dump(mode="json"), "--set")

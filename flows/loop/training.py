@@ -1,26 +1,28 @@
 """The training loop: the order of the stages, as in the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 
-from gradus.data.lake.store import Ref
+from gradus.data.curation.uses import LEARN
+from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.measuring import Measurements
-from gradus.flows.loop.room import kept_rounds, made_by_round
-from gradus.flows.loop.round.asking import Room, unbounded
-from gradus.flows.loop.round.evaluating import evaluate
-from gradus.flows.loop.round.memory import maybe
+from gradus.flows.loop.round.asking import Asking, Room, unbounded
+from gradus.flows.loop.round.by_role import tables
+from gradus.flows.loop.round.memory import Memory, Stored, maybe
 from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.figures import metrics_read
+from gradus.flows.recipe.course.by_round import recipe_of_suite, suite_shaping
+from gradus.flows.recipe.course.past import NOTHING
 from gradus.flows.recipe.course.phases import phase_of
 from gradus.flows.recipe.guards import Guard, first_outside
+from gradus.flows.recipe.reading import metrics_read
 from gradus.flows.recipe.suites import Suite
 from gradus.tasks.inspect.remarks import skipped_rounds
-from gradus.tasks.runtime.calls import Outcome, Stages
+from gradus.tasks.runtime.calls import Call, Outcome, Stages
 
 Ends = Callable[[int], bool]
 """Function that returns whether a training ends after a round; 0 is before the first."""
@@ -127,7 +129,6 @@ class _Training:
         self._steps = replace(self._steps, past=past)
 
     def _read(self, metrics: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics that anything follows."""
         return {name: value for name, value in metrics.items() if name in self._steps.read}
 
     def _round(self, index: int, state: State) -> tuple[State, Mapping[str, float]]:
@@ -141,7 +142,9 @@ class _Training:
             self._record(gathered, gathered.metrics)
             undone = replace(gathered.memory, roles=memory.roles, policies=memory.policies)
             return State(policy, undone), gathered.metrics
-        after = gathered.memory.after(gathered)
+        learned_from = tables(gathered.made, use=LEARN)
+        earlier = (*gathered.memory.earlier, Stored(**learned_from, problems=gathered.problems))
+        after = replace(gathered.memory, earlier=earlier)
         learn = partial(steps.learn, index, policy, memory, gathered, last=self._is_over(index))
         ahead: Gathered | None = None
         if steps.recipe.overlap and not self._is_over(index):
@@ -152,8 +155,7 @@ class _Training:
         newest = policy if learned.summary.get("skipped_updates") else learned.ref
         after = replace(after, roles=roles, policies=memory.with_policy(index, policy, newest).policies)
         read = {"problems": [steps.start.problems], "plan": gathered.plans, "policy": [learned.ref]}
-        read |= {"rollouts": gathered.rollouts, "scores": gathered.scores}
-        read["difficulty"] = maybe(gathered.memory.difficulty)
+        read |= {**learned_from, "difficulty": maybe(gathered.memory.difficulty)}
         steps.declared("round", index, read)
         metrics: dict[str, float] = {**gathered.metrics, **learned.report.get("metrics", {})}
         self._record(gathered, metrics, learned.summary.get("updates", 0))
@@ -216,3 +218,91 @@ class _Training:
         policy = self._states[best].policy
         skipped = tuple(self._skipped)
         return Trained(index, policy, policy, best, {}, None, tuple(self._remarks), sentence, skipped)
+
+
+def made_by_round(models: Mapping[int, Ref]) -> dict[int, Ref]:
+    """Return the checkpoints that a run made, by round; `models` are those after every round, from the beginning on."""
+    first: dict[Ref, int] = {}
+    for index, ref in models.items():
+        first.setdefault(ref, index)  # a round that was skipped made none
+    return {index: ref for ref, index in first.items() if ref != models[0]}
+
+
+def kept_rounds(recipe: Recipe, rounds: Iterable[int], best: int | None) -> tuple[set[int], set[int]]:
+    """Return the rounds whose checkpoints keep their weights, and those that keep their train states.
+
+    The newest train state that was saved stays, and the weights that it belongs to, so that a killed run
+    continues from there.
+    """
+    known = sorted(rounds)
+    saved = [index for index in known if index % recipe.save_state_every == 0]
+    newest = {*known[-1:], *saved[-1:]}
+    goes_back = {best} if best is not None and any(guard.then == "back" for guard in recipe.guards) else set[int]()
+    if recipe.keep is None:
+        return set(known), {*newest, *saved, *goes_back}
+    landmarks = recipe.keep.landmarks(known)
+    weights = {*recipe.keep.weights(known, best), *newest, *goes_back}
+    return weights, {*newest, *goes_back, *(landmarks & set(saved))}
+
+
+def evaluate(
+    steps: Steps, suite: Suite, policy: Ref, index: int, baseline: Ref | None, roles: Mapping[str, Ref]
+) -> Outcome:
+    """Return the evaluation of a round's policy on a suite, with the same seeds every time.
+
+    `baseline` is that of the starting policy; `roles` are the models of roles after the round.
+    """
+    recipe = recipe_of_suite(steps.recipe, suite, steps.past)
+    session = OfSuite(steps.session, suite, steps.recipe.evaluate.purpose(suite))
+    start = replace(steps.start, problems=steps.start.suites[suite.name])
+    own = replace(steps, session=session, recipe=recipe, start=start, past=NOTHING, hinted=None)
+    known = {"problems": [start.problems]}
+    plan = session.stage(Call("curate", recipe.curate, known, round=index)).ref
+    first = own.sample_and_score(plan, known["problems"], policy, index)
+    memory = Memory(roles=roles)
+    asking = Asking(own.by_role(index, policy, memory), own.measures(index, policy, memory), known)
+    plans, made = asking.rows(enumerate(suite.waves, start=1), plan, first)
+    inputs = {**known, **tables(made, use=LEARN), "baseline": maybe(baseline)}
+    if suite.is_shaped:
+        shaping = suite_shaping(suite)
+        seen = {**known, "plan": plans, **tables(made)}
+        seen["trackers"] = asking.measures.beside(shaping.tracked, plans, made)
+        inputs["batch"] = [session.stage(Call("shape", shaping, seen, round=index)).ref]
+    return own.run("evaluate", suite.report, inputs, index, facts={"suite": suite.name})
+
+
+@dataclass(frozen=True)
+class OfSuite:
+    """Runs the stages of an evaluation under its name, with the seed of its suite, independent of the round.
+
+    Purposes are `eval` or `eval-SUITE` and, of waves and measures, `eval-SUITE-rethink1`.
+    """
+
+    session: Stages
+    suite: Suite
+    purpose: str
+    """The purpose of the stages that every evaluation has."""
+
+    @property
+    def store(self) -> Store:
+        """The store of the artifacts."""
+        return self.session.store
+
+    def stage(self, call: Call) -> Outcome:
+        """Return the outcome of one stage."""
+        purpose = self.purpose if call.purpose == "train" else f"eval-{self.suite.name}-{call.purpose}"
+        own = {key: fact for key, fact in call.facts.items() if key != "round"}
+        seed = self.suite.seed if call.seed is None else call.seed
+        return self.session.stage(replace(call, purpose=purpose, facts=own, seed=seed))
+
+    def halt(self) -> None:
+        """End what other threads have under way."""
+        self.session.halt()
+
+    def say(self, text: str) -> None:
+        """Show a sentence at the terminal."""
+        self.session.say(text)
+
+    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
+        """Remove weights and train states of the checkpoints of all other rounds."""
+        self.session.make_room(made, weights, states)

@@ -1,8 +1,4 @@
-"""The methods of a comparison: recipes, and the values of settings that are given several of. Does not import Prefect.
-
-methods_of(home.runs, ["demo"], ["escalate=[2]", "escalate=[]", "update.lr=1e-4"], rounds=3)
-    # two methods: demo escalate=[2] and demo escalate=[]
-"""
+"""The methods of a comparison: recipes, and the values of settings with several. Does not import Prefect."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,8 +10,7 @@ from gradus.data.errors import UsageError
 from gradus.data.lake.manifest import sha256_file
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.recipe.assignments import split_assignment
-from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.lasting import lasting
+from gradus.flows.recipe.config import Recipe, lasting
 from gradus.flows.recipe.suites import Suite
 
 
@@ -38,10 +33,7 @@ def methods_of(
     rounds: int | None = None,
     overlays: Sequence[str] = (),
 ) -> list[Variant]:
-    """Return each recipe with each overlay and each combination of the settings that are given several values.
-
-    Raise UsageError as `read_recipe` does, and for two that are the same.
-    """
+    """Return each recipe with each overlay and each combination of set values; UsageError if two are the same."""
     chosen = [
         Variant(called(name, overlay, varied), read_recipe(runs, name, texts, overlay, rounds=rounds)[0])
         for name in names
@@ -82,9 +74,8 @@ def refuse_single(methods: int, seeds: int) -> None:
 def other_judges(methods: Sequence[Variant]) -> list[str]:
     """Remark on methods whose evaluations are judged by different rewards."""
     judges = {json.dumps((m.recipe.evaluate.main.score or m.recipe.score).model_dump(mode="json")) for m in methods}
-    if len(judges) == 1:
-        return []
-    return ["the methods are judged by different rewards in evaluation, too; set evaluate.score to judge all alike"]
+    remark = "the methods are judged by different rewards in evaluation, too; set evaluate.score to judge all alike"
+    return [remark] if len(judges) > 1 else []
 
 
 def _combinations(assignments: Sequence[str]) -> Iterator[tuple[list[str], list[str]]]:

@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Iterator, Mapping
-from typing import Any, TypedDict
+from collections.abc import Iterator
+from typing import TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Store
@@ -16,8 +16,6 @@ from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.trainings import read_training, recount
 from gradus.tasks.runs.history import ComputedSeconds, run_folder
 from gradus.tasks.tracking.facts import COMPARISON, PLAN
-
-Leaf = tuple[str, object]
 
 
 class Verified(TypedDict):
@@ -38,26 +36,23 @@ def verify_comparison(home: Home, name: str) -> Verified:
     body = json.loads((folder / "run.json").read_bytes())
     kept = folder / COMPARISON
     if body.get("verb") != "compare" or "margin" not in body or not kept.is_file():
-        raise UsageError(
-            f"run {folder.name} is no finished comparison of this version",
-            hint="name one (`gradus runs`), or repeat its command",
-        )
+        message = f"run {folder.name} is no finished comparison of this version"
+        raise UsageError(message, hint="name one (`gradus runs`), or repeat its command")
     plan = read_plan(folder / PLAN)
     stored = json.loads(kept.read_bytes())
     failures = {"failed": stored["failed"]} if "failed" in stored else {}
     failed = {each["method"] for each in stored.get("failed", [])}
     methods: list[tuple[str, list[str]]] = [each for each in body["methods"].items() if each[0] not in failed]
     record: TuningRecord | None = body.get("tuning")
-    tuned = read_tuned(home, record, _failed_to_tune(stored), body["cluster"]) if record else None
+    tried = [each for method in stored.get("tuning", {}).get("methods", []) for each in method["tried"]]
+    untuned = {each["runs"][0]: each["failed"] for each in tried if "failed" in each}
+    tuned = read_tuned(home, record, untuned, body["cluster"]) if record else None
     terms = Terms(body["margin"], body["cluster"], plan, tuned)
     again = {**compared_trainings(home, methods, terms, parse_budget(body["budget"])), **failures}
-    found = dict(_leaves(json.loads(json.dumps(again))))
-    there = dict(_leaves(stored))
+    found, there = dict(_leaves(json.loads(json.dumps(again)))), dict(_leaves(stored))
     if tuned and (others := set(body["methods"]) - set(chosen_names(tuned))):
-        raise BadInputError(
-            f"{folder.name} compares {min(others)}, which its tuning does not choose",
-            hint="the same command of `gradus compare` compares what it chooses",
-        )
+        message = f"{folder.name} compares {min(others)}, which its tuning does not choose"
+        raise BadInputError(message, hint="the same command of `gradus compare` compares what it chooses")
     wrong = [at for at in {**there, **found} if not _same(there.get(at), found.get(at))]
     if wrong:
         raise BadInputError(
@@ -70,18 +65,11 @@ def verify_comparison(home: Home, name: str) -> Verified:
     if tuned:
         tried = [each for method in tuned.figures["methods"] for each in method["tried"]]
         runs += [run for each in tried if each["pass_at_1"] is not None for run in each["runs"]]
-    trainings = [read_training(store, home.runs / run, computed) for run in runs]
-    counted = recount(trainings)
+    counted = recount([read_training(store, home.runs / run, computed) for run in runs])
     return {"run": folder.name, "figures": len(found), "evaluations": counted, "plan": plan["digest"]}
 
 
-def _failed_to_tune(stored: Mapping[str, Any]) -> dict[str, str]:
-    """Return why values that were tried have no figures, by the first of their runs."""
-    tried = [each for method in stored.get("tuning", {}).get("methods", []) for each in method["tried"]]
-    return {each["runs"][0]: each["failed"] for each in tried if "failed" in each}
-
-
-def _leaves(value: object, at: str = "") -> Iterator[Leaf]:
+def _leaves(value: object, at: str = "") -> Iterator[tuple[str, object]]:
     """Yield every value of JSON under its path."""
     if isinstance(value, dict):
         for key, inner in value.items():

@@ -1,7 +1,4 @@
-"""Changes of a recipe as they are typed: `a.b=c` texts, or values by dotted key.
-
-assign(body, ["update.lr=1e-4", "escalate=[1, 2]"])
-"""
+"""Changes of a recipe as they are typed: `a.b=c` texts, or values by dotted key."""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
@@ -51,9 +48,8 @@ def _place(node: object, part: str, parent: str, key: str) -> str | int:
     if isinstance(node, dict):
         return part
     if not isinstance(node, list):
-        raise UsageError(
-            f"--set {key}: {parent} is one value, without settings of its own", hint=f"set {parent} itself"
-        )
+        message = f"--set {key}: {parent} is one value, without settings of its own"
+        raise UsageError(message, hint=f"set {parent} itself")
     num = len(node)
     if part not in map(str, range(num)):
         raise UsageError(f"--set {key}: {parent} is a list of {num}, and has no entry {part}", hint="the first is 0")

@@ -1,10 +1,8 @@
-"""Check a recipe before a server, a worker or the first stage starts: files, names, and parts that fit one another.
+"""Check a recipe before a server, a worker or the first stage starts: files, names, and parts that fit one another."""
 
-check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputError, with what to change
-"""
-
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -55,21 +53,26 @@ def check_recipe(recipe: Recipe, lake: Path) -> None:
     problems = [*recipe.all_problems, *(suite.problems for suite in suites)]
     check_inputs(lake, problems=problems, policy=recipe.policy, teacher=recipe.teacher or None)
     for name, role in recipe.roles.items():
-        try:
+        with _said_of(f"roles.{name}.policy"):
             check_inputs(lake, policy=role.policy or None)
-        except (UsageError, BadInputError) as error:
-            raise type(error)(f"roles.{name}.policy: {error.message}", hint=error.hint) from None
     for table, texts in recipe.begin.named.items():
-        for text in texts:
-            try:
+        with _said_of(f"begin.{table}"):
+            for text in texts:
                 check_input(lake, text, table)
-            except UsageError as error:
-                raise UsageError(f"begin.{table}: {error.message}", hint=error.hint) from None
     _check_begin(recipe)
     check_settings(recipe, lake)
     models = (recipe.policy, recipe.teacher, *(role.policy for role in recipe.roles.values()))
     folders = {text: folder_of(lake, text) for text in models if text}
     check_heads(recipe, {text: folder for text, folder in folders.items() if folder.is_dir()})
+
+
+@contextlib.contextmanager
+def _said_of(place: str) -> Generator[None]:
+    """Have the errors of a check begin with the place in the recipe that it is about."""
+    try:
+        yield
+    except (UsageError, BadInputError) as error:
+        raise type(error)(f"{place}: {error.message}", hint=error.hint) from None
 
 
 def _check_begin(recipe: Recipe) -> None:
@@ -110,10 +113,8 @@ def _check_settled(recipe: Recipe, lake: Path) -> None:
         curate = curate_config(recipe, index)
         _check_stage(recipe, CURATE, curate)
         if curate.hint_level > (most := len(hint_config(recipe, index).fractions)) and not recipe.begin.hints:
-            raise UsageError(
-                f"curate.hint_level = {curate.hint_level}, and hint.fractions has {most} levels",
-                hint="lower it, or add fractions",
-            )
+            message = f"curate.hint_level = {curate.hint_level}, and hint.fractions has {most} levels"
+            raise UsageError(message, hint="lower it, or add fractions")
     names = [wave.short for wave in recipe.all_waves]
     for index, wave in product(_changed(recipe, "curate", "update", *names), recipe.all_waves):
         check_components(wave_config(recipe, wave, index))
@@ -154,27 +155,22 @@ def _check_measures(recipe: Recipe) -> None:
             hint = did_you_mean(measure.role, known, f"it can be {', '.join(known)}")
             raise UsageError(f"{what} is no role of the recipe", hint=hint)
         if role is not None and role.is_text:
-            raise UsageError(
-                f"{what}: its server answers with text, and a measure computes with the weights of a model",
-                hint="name a role with weights",
-            )
+            message = f"{what}: its server answers with text, and a measure computes with the weights of a model"
+            raise UsageError(message, hint="name a role with weights")
 
 
 def _check_texts(measures: Sequence[MeasureConfig], waves: Sequence[WaveConfig]) -> None:
     """Raise UsageError for a measure of texts where no wave has a file of them."""
     measure = next((each for each in measures if each.of_traces), None)
     if measure is not None and not any(wave.traces for wave in waves):
-        raise UsageError(
-            f"measure {measure.label} is of the texts of a file, and no wave has one",
-            hint='set traces = "FILE" of a wave such as given, or leave it out',
-        )
+        message = f"measure {measure.label} is of the texts of a file, and no wave has one"
+        raise UsageError(message, hint='set traces = "FILE" of a wave such as given, or leave it out')
 
 
 def _check_suites(recipe: Recipe) -> None:
-    """Refuse waves, measures and shapes that an evaluation could not run."""
     for suite in recipe.evaluate.suites:
         plain = recipe_of_suite(recipe, suite)
-        try:
+        with _said_of(f"the suite {suite.name}"):
             for reader in (*suite.waves, *suite.measures, *suite.shapes):
                 _check_evaluated(suite, reader)
             for wave in suite.waves:
@@ -184,32 +180,22 @@ def _check_suites(recipe: Recipe) -> None:
             check_components(suite_shaping(suite))
             check_shapes(suite.shapes)
             _check_uses(plain, (*suite.waves, *suite.measures, *suite.shapes))
-        except (UsageError, BadInputError) as error:
-            raise type(error)(f"the suite {suite.name}: {error.message}", hint=error.hint) from None
 
 
 def _check_evaluated(suite: Suite, reader: Chosen) -> None:
     """Raise UsageError for a component of a suite that needs what only a training has."""
     measured = [each.short for each in suite.measures]
-    rounds = {
-        "hint": "hints",
-        HINT_TEXTS: "hints",
-        "stored": "rollouts of earlier rounds",
-        "traces": "texts that are given",
-    }
+    rounds = dict.fromkeys(("hint", HINT_TEXTS), "hints")
+    rounds |= {"stored": "rollouts of earlier rounds", "traces": "texts that are given"}
     rounds |= dict.fromkeys({*DIFFICULTY.names} - {*PROBLEMS.names, *ROLLOUTS.names, *SCORES.names}, "difficulty")
     for need in reader.needs or ():
         what = f"the {reader.kind} {reader.label} needs {need}"
         if need == HINT_TEXTS or (reader.kind == "wave" and need in rounds):
-            raise UsageError(
-                f"{what}, and an evaluation has no {rounds[need]}",
-                hint=f"take a {reader.kind} that reads its rollouts alone",
-            )
+            message = f"{what}, and an evaluation has no {rounds[need]}"
+            raise UsageError(message, hint=f"take a {reader.kind} that reads its rollouts alone")
         if is_tracked(need) and (name := split_need(need)[1].partition(".")[0]) not in measured:
-            raise UsageError(
-                f"{what}, and it has no measure {name}",
-                hint="an evaluation has the measures that stand in its suite (measures = [...]), and no trackers",
-            )
+            hint = "an evaluation has the measures that stand in its suite (measures = [...]), and no trackers"
+            raise UsageError(f"{what}, and it has no measure {name}", hint=hint)
 
 
 def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
@@ -239,10 +225,7 @@ def _check_stage(recipe: Recipe, stage: Stage, settings: Config) -> None:
 
 
 def _check_roles(recipe: Recipe, lake: Path) -> None:
-    """Refuse waves that name a missing role, and roles with settings that they could not sample with.
-
-    The roles of a user's wave are known only once it has planned.
-    """
+    """Refuse waves with a missing role (a user's wave names its own once it plans), and roles that could not sample."""
     of_suites = (wave for suite in recipe.evaluate.suites for wave in suite.waves)
     for wave in (*recipe.all_waves, *of_suites):
         role, known = wave.settings.get("role", POLICY) if wave.is_ours else POLICY, (POLICY, *recipe.roles)
@@ -263,21 +246,15 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
 
 
 def _check_trained(recipe: Recipe, name: str, role: RoleConfig, policy: str) -> None:
-    """Refuse a role that could not be trained on its samples."""
     update = overlapping(recipe.model_copy(update={"roles": {name: role}})).roles[name].learning(name)
     if update is None:
         return
     if not recipe.scores:
-        raise UsageError(
-            f"roles.{name}.update: nothing judges the rows that it samples",
-            hint="add [score.USE] to the recipe, of the use that a wave gives them",
-        )
-    try:
+        message = f"roles.{name}.update: nothing judges the rows that it samples"
+        raise UsageError(message, hint="add [score.USE] to the recipe, of the use that a wave gives them")
+    with _said_of(f"roles.{name}"):
         check_learning(role.rollout, update)
-        check_components(update)
         check_stage(UPDATE, update, {"policy": [policy], "reference": [policy]})
-    except UsageError as error:
-        raise UsageError(f"roles.{name}: {error.message}", hint=error.hint) from None
     shaping_config(recipe, update)
     _check_uses(recipe, update.shapes)
 
@@ -352,7 +329,6 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
 
 
 def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
-    """Refuse files of texts that are missing or unused, and texts for which the update has no loss."""
     for wave in recipe.all_waves:
         setting = "given.rows" if recipe.given and wave.name == "given" else f"{wave.short}.traces"
         if wave.traces and not wave.reads_traces:
@@ -363,14 +339,11 @@ def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
         _check_best(recipe, wave)
         origin = wave_config(recipe, wave, index).wave.settings.get("origin") if wave.name in GIVEN else None
         if origin and not update.terms and origin not in [each.origin for each in update.origin_losses]:
-            raise UsageError(
-                f"update.origin_losses has no loss for given rows, whose origin is {origin}",
-                hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]',
-            )
+            message = f"update.origin_losses has no loss for given rows, whose origin is {origin}"
+            raise UsageError(message, hint=f'write update.origin_losses = [{{ origin = "{origin}", loss = "luffy" }}]')
 
 
 def _check_best(recipe: Recipe, wave: WaveConfig) -> None:
-    """Raise UsageError for a column by which a wave could not choose texts."""
     if wave.best and not wave.traces:
         raise UsageError(f"{wave.short}.best: the wave has no file of texts", hint='set traces = "FILE", too')
     known = [column for measure in recipe.measures if measure.of_traces for column in measure.keeps]

@@ -1,7 +1,6 @@
 """A recipe: everything that decides a training run, as one frozen model read from one TOML file.
 
-Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recipe.overlays), then `--set a.b=c`, in
-the order given.
+A method laid over the file wins over it, and `--set a.b=c` over both; of several the last.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,9 +15,9 @@ from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.schema import NO_TRACKER, OWN
+from gradus.data.records import JsonObject
 from gradus.data.worked import AS_IT_STANDS
 from gradus.flows.recipe.course.phases import Phase, with_rounds
-from gradus.flows.recipe.course.reference import ReferenceConfig
 from gradus.flows.recipe.course.schedules import lifted
 from gradus.flows.recipe.guards import Guard, Override
 from gradus.flows.recipe.sections import of_packages, of_uses
@@ -136,6 +135,36 @@ class GivenConfig(Config):
     def wave(self) -> dict[str, str]:
         """Return the wave that it spells."""
         return {"name": "given", "origin": self.origin, "template": self.template, "traces": self.rows}
+
+
+class ReferenceConfig(Config):
+    """The reference of the updates: the starting policy unless one of these is set."""
+
+    renew_every: int = Field(default=0, ge=0, le=MAX_ROUNDS, exclude_if=empty)
+    """Rounds after which the newest policy becomes the reference (ProRL, arXiv 2505.24864, which renews it when
+    validation stalls, and the optimiser with it)."""
+    lag_rounds: int = Field(default=0, ge=0, le=MAX_ROUNDS, exclude_if=empty)
+    """Rounds by which the reference lags behind the policy; it is the starting one at first."""
+    phase: bool = Field(default=False, exclude_if=partial(eq, False))
+    """The policy with which the phase began (VerIPO)."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> "ReferenceConfig":
+        if sum(map(bool, (self.renew_every, self.lag_rounds, self.phase))) > 1:
+            raise ValueError("renew_every, lag_rounds and phase name different policies: set one of them")
+        return self
+
+    def round_of(self, index: int, first: int) -> int:
+        """Return the round whose policy a round is held to, 0 for the starting one; its phase began with `first`."""
+        if self.renew_every:
+            return (index - 1) // self.renew_every * self.renew_every
+        if self.lag_rounds:
+            return max(0, index - 1 - self.lag_rounds)
+        return max(0, first - 1) if self.phase else 0
+
+    def rounds_after(self, index: int, first: int) -> set[int]:
+        """Return the rounds up to this one whose policies later rounds of the phase are held to."""
+        return {self.round_of(later, first) for later in range(index + 1, index + self.lag_rounds + 2)}
 
 
 class Recipe(Config):
@@ -309,9 +338,8 @@ class Recipe(Config):
     @model_validator(mode="after")
     def _phases_follow_one_another(self) -> "Recipe":
         if self.profile is None and (asked := [place for place, each in enumerate(self.phase) if each.profile is True]):
-            raise ValueError(
-                f"phase {asked[0] + 1} asks for a profile, and the recipe has no [profile] with its samples"
-            )
+            message = f"phase {asked[0] + 1} asks for a profile, and the recipe has no [profile] with its samples"
+            raise ValueError(message)
         for number, phase in enumerate(self.phase[:-1], start=1):
             if phase.rounds is None and phase.tokens is None:
                 raise ValueError(f"phase {number} has no end, and another follows it: set its rounds or tokens")
@@ -329,3 +357,28 @@ class Recipe(Config):
         if problem := name_problem(name):
             raise ValueError(f"the name {shortened(name)!r} {problem}")
         return name
+
+
+_NOT_LASTING = ("rounds", "guards", "save_state_every", "max_skipped_updates", "keep")
+"""Settings that change no result, only the length of a run or the files that it keeps."""
+
+
+def lasting(recipe: Recipe) -> JsonObject:
+    """Return the settings that must stay the same while a run keeps its name: all that change its results."""
+    body = recipe.model_dump(mode="json")
+    return {key: value for key, value in body.items() if key not in _NOT_LASTING}
+
+
+def same_run(stored: Recipe, recipe: Recipe) -> bool:
+    """Return whether a run continues with a recipe; runs of earlier versions have no digests of their files."""
+    return lasting(stored) == lasting(recipe if stored.files else recipe.model_copy(update={"files": {}}))
+
+
+def changed_files(stored: JsonObject, body: JsonObject) -> list[str]:
+    """Return the files whose content differs between two stored recipes; none if the recipes differ otherwise."""
+    apart = {*_NOT_LASTING, "files"}
+    one, other = ({key: value for key, value in each.items() if key not in apart} for each in (stored, body))
+    held, holds = stored.get("files"), body.get("files")
+    if one != other or not isinstance(held, Mapping) or not isinstance(holds, Mapping):
+        return []
+    return [name for name, digest in holds.items() if held.get(name) != digest]

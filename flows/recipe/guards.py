@@ -1,11 +1,4 @@
-"""Changes of settings by round: overrides, and guards, which change settings once a round is outside their limits.
-
-[[guards]]
-metric = "policy/entropy"
-min = 0.05
-then = "back"                      # to the best policy so far, and on with
-changes = { "update.lr" = 3e-5 }
-"""
+"""Changes of settings by round: overrides, and guards, which change settings once a round is outside their limits."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -77,8 +70,7 @@ class Guard(Config):
 
     def outside(self, metrics: Mapping[str, float]) -> str:
         """Return the breach of the limits in words; empty if there is none, or the figure was not measured."""
-        value = metrics.get(self.metric)
-        if value is None:
+        if (value := metrics.get(self.metric)) is None:
             return ""
         if self.min is not None and value < self.min:
             return f"{self.metric} = {value:.4g} is below the guard's min = {self.min:g}"

@@ -20,15 +20,11 @@ def check_teachers(recipe: Recipe) -> None:
         if role is None:
             raise UsageError(f"{what}: the recipe has no role {name}", hint=f"add [roles.{name}] with its policy")
         if role.is_text:
-            raise UsageError(
-                f"{what}: its server answers with text, and a teacher computes log-probs",
-                hint="name a role with weights",
-            )
+            message = f"{what}: its server answers with text, and a teacher computes log-probs"
+            raise UsageError(message, hint="name a role with weights")
         if not role.policy and role.update is None:
-            raise UsageError(
-                f"{what}: the role {name} is the policy itself, which has nothing to teach",
-                hint=f"set roles.{name}.policy",
-            )
+            message = f"{what}: the role {name} is the policy itself, which has nothing to teach"
+            raise UsageError(message, hint=f"set roles.{name}.policy")
 
 
 def check_heads(recipe: Recipe, folders: Mapping[str, Path]) -> None:

@@ -1,9 +1,4 @@
-"""Parts of a run: methods as overlays, components of each kind and engines, to be listed and searched.
-
-selected("entropy")                # kind -> name -> facts, of all whose name, sentence, formula or paper has the word
-selected("gspo")                   # those of this name alone
-selected(kind="loss", paper="2507.18071")
-"""
+"""Parts of a run: methods as overlays, components of each kind and engines, to be listed and searched."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
@@ -29,16 +24,10 @@ def listed() -> Facts:
 
 
 def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
-    """Return the parts of a kind and a paper with this name, or else this word; without a word all.
-
-    Raise UsageError if there is nothing.
-    """
+    """Return the parts of a kind and a paper with this name, or else this word, or all; UsageError if there is none."""
     everything = listed()
     if kind and kind not in everything:
-        known = list(everything)
-        raise UsageError(
-            f"there is no kind {shortened(kind)!r}", hint=did_you_mean(kind, known, f"it is one of {', '.join(known)}")
-        )
+        raise UsageError(f"there is no kind {shortened(kind)!r}", hint=did_you_mean(kind, everything))
     rows = [(each, *row) for each, named in everything.items() if each == (kind or each) for row in named.items()]
     if word or kind or paper:
         shown = [row for row in rows if kind or row[0] != "stage"]
@@ -55,10 +44,7 @@ def selected(word: str = "", kind: str = "", paper: str = "") -> Facts:
 
 
 def listed_settings(of: str = "") -> dict[str, Component]:
-    """Return the settings of a recipe that are no stage's (RECIPE) and of each stage; of one of them, or of one key.
-
-    Raise UsageError if there is none of this name.
-    """
+    """Return settings of a recipe that are no stage's, and those of each stage, or of one; UsageError if none is."""
     stages = catalogue()["stage"]
     recipe = {key: each for key, each in settings_of(Recipe).items() if stages.keys().isdisjoint(key.split(".")[:-1])}
     if not of:

@@ -1,18 +1,7 @@
 """Methods as overlays: recipes/methods/NAME.toml holds the source of a method and the settings that it changes.
 
-    paper = "arXiv 2503.20783"
-    trust = "confirmed"
-    [update]
-    advantage = "dr_grpo"
-
-overlaid(body, find_overlays(["dr_grpo"]))      # the body of a recipe with these settings
-
 A number may follow one of the recipe: `lr = "=10 * update.lr"`, `length_tokens = "=curate.sample.max_tokens"`.
-
-Installed packages bring methods by an entry point of the group `gradus.methods` that names a package of .toml files:
-
-    [project.entry-points."gradus.methods"]
-    mine = "my_package.methods"
+Installed packages bring methods by an entry point of the group `gradus.methods` that names a package of .toml files.
 """
 
 import importlib.metadata
@@ -37,7 +26,6 @@ TASKS = package_file("recipes", "tasks")
 _TEXTS = ("what", "paper", "trust", "deviates")
 _RUNS_OWN = ("name", "seed", "files", "overrides", "guards")
 """Settings of a recipe that a method cannot have."""
-
 
 _REFERENCE = re.compile(r"=(?:([0-9.e+-]+) \* )?([a-z_]+(?:\.[a-z_0-9]+)*)")
 T = TypeVar("T")
@@ -103,8 +91,7 @@ def task_overlay(name: str) -> str:
     """Return the path of a bundled task's overlay; raise UsageError if there is none."""
     known = task_files()
     if name not in known:
-        listed = f"it is one of {', '.join(known)}"
-        raise UsageError(f"there is no task {shortened(name)}", hint=did_you_mean(name, list(known), listed))
+        raise UsageError(f"there is no task {shortened(name)}", hint=did_you_mean(name, known))
     return str(known[name])
 
 
@@ -127,10 +114,7 @@ def overlaid(body: Mapping[str, object], overlays: Sequence[Overlay]) -> dict[st
 
 
 def with_references(value: T, own: Mapping[str, object]) -> T:
-    """Return a body with "=update.lr" and "=10 * update.lr" replaced by the recipe's values without the methods.
-
-    Raise UsageError if the recipe does not set it.
-    """
+    """Return a body with "=update.lr" and "=10 * update.lr" as values of `own`; UsageError if that does not set one."""
     if isinstance(value, dict):
         return cast("T", {key: with_references(each, own) for key, each in cast("dict[str, object]", value).items()})
     if isinstance(value, list):
@@ -152,14 +136,12 @@ def _read(name: str, files: Mapping[str, Path]) -> Overlay:
     path = Path(name) if name.endswith(".toml") else files.get(name)
     if path is None or not path.is_file():
         listed = f"give a .toml file or one of: {', '.join(files)}"
-        raise UsageError(f"there is no method {shortened(name)}", hint=did_you_mean(name, list(files), listed))
+        raise UsageError(f"there is no method {shortened(name)}", hint=did_you_mean(name, files, listed))
     body = read_toml(path)
     texts = {key: body.pop(key, "") for key in _TEXTS}
     if own := [key for key in _RUNS_OWN if key in body]:
-        raise UsageError(
-            f"{path} sets {own[0]}, which belongs to a run, not to a method",
-            hint="leave it out; a method is laid over a recipe: gradus train demo --method FILE.toml",
-        )
+        hint = "leave it out; a method is laid over a recipe: gradus train demo --method FILE.toml"
+        raise UsageError(f"{path} sets {own[0]}, which belongs to a run, not to a method", hint=hint)
     for key, text in texts.items():
         if not isinstance(text, str):
             raise UsageError(f"{path}: {key} must be text")
@@ -175,10 +157,8 @@ def _refuse_conflict(one: Overlay, other: Overlay) -> None:
         for their, given in other.facts["settings"].items():
             inside = their.startswith(f"{key}.") or key.startswith(f"{their}.")
             if inside or (key == their and value != given):
-                raise UsageError(
-                    f"the methods {one.name} and {other.name} set {key} differently",
-                    hint="leave one of them out, or write your own method that sets it",
-                )
+                message = f"the methods {one.name} and {other.name} set {key} differently"
+                raise UsageError(message, hint="leave one of them out, or write your own method that sets it")
 
 
 def _leaves(body: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from gradus.components.recorded import OF_SUITES, RECORDED
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
@@ -12,7 +13,6 @@ from gradus.data.records import JsonObject
 from gradus.flows.recipe.assignments import Assignments, assign
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import measure_config, section, stage_config, tracker_config, wave_config
-from gradus.flows.recipe.course.figures import refuse_unrecorded
 from gradus.flows.recipe.course.past import NOTHING
 from gradus.flows.recipe.course.phases import of_each_phase, settled
 from gradus.flows.recipe.course.schedules import address, as_written, refuse_unfit
@@ -36,10 +36,8 @@ def load_recipe(
         if name in overlay_files():
             raise UsageError(f"{name} is a method, not a recipe", hint=f"lay it over one: demo --method {name}")
         known = sorted(p.stem for p in RECIPES.glob("*.toml"))
-        raise UsageError(
-            f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}",
-            hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"),
-        )
+        message = f"{path} is a folder, not a recipe" if path.is_dir() else f"there is no recipe {shortened(name)}"
+        raise UsageError(message, hint=did_you_mean(name, known, f"give a .toml file or one of: {', '.join(known)}"))
     return recipe_from(read_toml(path), str(path), assignments or [], methods, **changes)
 
 
@@ -103,10 +101,11 @@ def with_guards_changes(recipe: Recipe) -> Recipe:
 def _refused(error: ValidationError, origin: str, evaluate: object) -> UsageError:
     """Return the first validation error, with the keys as the user wrote them."""
     known = [*settings_of(Recipe), *installed_names(), *settings_of(Suite, "evaluate.")]
-    if not isinstance(evaluate, dict) or "suites" in evaluate:
-        return refusal(error, origin, known)
-    written = [name for name in known if not name.startswith("evaluate.suites.")]
-    return refusal(error, origin, written, {"evaluate.suites.0": "evaluate"})
+    aliases = {f"stages.{name}": name for name in installed_names()}
+    if isinstance(evaluate, dict) and "suites" not in evaluate:
+        known = [name for name in known if not name.startswith("evaluate.suites.")]
+        aliases["evaluate.suites.0"] = "evaluate"
+    return refusal(error, origin, known, aliases)
 
 
 def refuse_unjudged(recipe: Recipe) -> None:
@@ -114,22 +113,18 @@ def refuse_unjudged(recipe: Recipe) -> None:
 
     That is in every suite, for waves and trackers that read it, and for difficulty unless it accepts rewards alone.
     """
+    what = f"training {recipe.name}"
     for each in settled(recipe):
-        _refuse_unjudged(each)
-
-
-def _refuse_unjudged(recipe: Recipe) -> None:
-    rounds = {0, *(o.first_round for o in recipe.overrides if o.stage == "score")}
-    for index in sorted(rounds):
-        for suite in recipe.evaluate.suites:
-            score = stage_config(recipe, "score", index, suite.score or recipe.score)
-            refuse_without_verdicts(score, f"training {recipe.name}: the suite {suite.name}")
-        training = stage_config(recipe, "score", index, recipe.score)
-        for each in (*recipe.all_waves, *recipe.keepers):
-            if "correct" in (each.needs or ()):
-                refuse_without_verdicts(training, f"training {recipe.name}: the {each.kind} {each.label}")
-        accepted = stage_config(recipe, "difficulty", index, recipe.difficulty).max_unjudged_frac
-        refuse_without_verdicts(training, f"training {recipe.name}: difficulty", accepted)
+        for index in sorted({0, *(o.first_round for o in each.overrides if o.stage == "score")}):
+            for suite in each.evaluate.suites:
+                score = stage_config(each, "score", index, suite.score or each.score)
+                refuse_without_verdicts(score, f"{what}: the suite {suite.name}")
+            training = stage_config(each, "score", index, each.score)
+            for reader in (*each.all_waves, *each.keepers):
+                if "correct" in (reader.needs or ()):
+                    refuse_without_verdicts(training, f"{what}: the {reader.kind} {reader.label}")
+            accepted = stage_config(each, "difficulty", index, each.difficulty).max_unjudged_frac
+            refuse_without_verdicts(training, f"{what}: difficulty", accepted)
 
 
 def _check(recipe: Recipe, override: Override, origin: str) -> None:
@@ -142,8 +137,7 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
     ours = (*before, *named, "difficulty", *trackers, *measures, "update", "evaluate")
     stages = (*ours, *recipe.stages)
     if override.stage not in stages:
-        listed = f"the stages of a training run are {', '.join(stages)}"
-        hint = did_you_mean(override.stage, stages, listed)
+        hint = did_you_mean(override.stage, stages, f"the stages of a training run are {', '.join(stages)}")
         raise UsageError(f"{origin}: overrides: there is no stage {override.stage!r} in it", hint=hint)
     index, where = override.first_round, f"{origin}: {override.stage}"
     if override.stage in named and "policy" in override.changes:
@@ -164,3 +158,42 @@ def _check(recipe: Recipe, override: Override, origin: str) -> None:
             measure_config(recipe, measures[name], index, NOTHING, where)
         case stage:
             stage_config(recipe, stage, index, section(recipe, stage), NOTHING, where)
+
+
+def recorded(recipe: Recipe) -> tuple[str, ...]:
+    """Return the metrics that rounds record, as stages write them: of a suite those of evaluations between rounds."""
+    suites = [
+        f"{OF_SUITES}{suite.name}/{figure}"
+        for suite in recipe.evaluate.suites
+        if suite.every
+        for figure in (*(f"pass_at_{k}" for k in suite.report.ks), "mean_tokens", "reward_mean")
+    ]
+    return (*RECORDED, *suites, *(column for tracker in recipe.trackers for column in tracker.keeps))
+
+
+def metrics_read(recipe: Recipe) -> list[tuple[str, str]]:
+    """Return each metric that is read, with what reads it."""
+    found = [(guard.metric, f"guards.{place}") for place, guard in enumerate(recipe.guards)]
+    found += [(phase.until.metric, f"phase.{place}.until") for place, phase in enumerate(recipe.phase) if phase.until]
+    for each in of_each_phase(recipe):
+        found += [(wave.until.metric, f"until of the wave {wave.label}") for wave in each.all_waves if wave.until]
+        found += [(metric, path) for path, chosen in each.schedules.items() for metric in chosen.metrics]
+    return found
+
+
+def refuse_unrecorded(recipe: Recipe, origin: str) -> None:
+    """Raise UsageError for a metric that is read and that no round records."""
+    known = recorded(recipe)
+    lost = tuple(f"{each.short}." for each in recipe.trackers if not each.keeps)  # their files are checked later
+    for metric, reader in metrics_read(recipe):
+        if metric in known or metric.startswith(lost):
+            continue
+        what = f"{origin}: {reader}: no round records {shortened(metric)!r}"
+        suite = metric.removeprefix(OF_SUITES).rpartition("/")[0]
+        if suite in [each.name for each in recipe.evaluate.suites if not each.every]:
+            raise UsageError(what, hint=f"evaluate the suite {suite} between rounds too: set `every` of it")
+        raise UsageError(what, hint=did_you_mean(metric, known))
+    if "policy/kl_ref" in dict(metrics_read(recipe)) and not recipe.update.needs_reference:
+        what = f"{origin}: a guard, phase, wave or schedule reads policy/kl_ref"
+        hint = "set update.kl_coef above 0, if only to 1e-6"
+        raise UsageError(f"{what}, which is measured only with a reference policy", hint=hint)

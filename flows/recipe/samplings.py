@@ -58,10 +58,7 @@ def _samplings(recipe: Recipe) -> Iterator[Sampling]:
 
 
 def changing_rounds(recipe: Recipe, *stages: str) -> list[int]:
-    """Return the rounds with new settings of the stages: the first, and each in which an override begins or ends.
-
-    A training without rounds has none.
-    """
+    """Return the rounds with new settings of the stages: the first, and those in which an override begins or ends."""
     if not recipe.rounds:
         return []
     own = [o for o in recipe.overrides if o.stage in stages]

@@ -22,23 +22,19 @@ _BRANCHES = frozenset({"float", "int", "str", "bool", "list[int]", "[key]"})
 _LISTED = ("literal[", "tuple[")
 """Beginnings of such names, for words and for lists."""
 _MUST_BE = {
-    "tuple_type": "a list",
-    "list_type": "a list",
-    "dict_type": "a table",
-    "mapping_type": "a table",
-    "model_type": "a table of settings",
-    "model_attributes_type": "a table of settings",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "int_parsing_size": "a whole number of at most 64 bits",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "string_type": "text",
-    "string_unicode": "text",
+    kind: words
+    for words, kinds in {
+        "a list": ("tuple_type", "list_type"),
+        "a table": ("dict_type", "mapping_type"),
+        "a table of settings": ("model_type", "model_attributes_type"),
+        "a whole number": ("int_type", "int_parsing", "int_from_float"),
+        "a whole number of at most 64 bits": ("int_parsing_size",),
+        "a number": ("float_type", "float_parsing"),
+        "a finite number": ("finite_number",),
+        "true or false": ("bool_type", "bool_parsing"),
+        "text": ("string_type", "string_unicode"),
+    }.items()
+    for kind in kinds
 }
 """Types that pydantic's type errors require."""
 _SAID = {
@@ -156,13 +152,10 @@ def _no_such_component(fault: ErrorDetails, key: str) -> UsageError:
 
 
 def _no_such_name(fault: ErrorDetails, at: str) -> UsageError:
-    """Return the error for a word that is not allowed."""
     allowed = list(filter(None, re.findall(r"'([^']*)'", fault.get("ctx", {}).get("expected", ""))))
-    listed = f"it is one of {', '.join(allowed)}"
-    given = fault["input"]
-    if not isinstance(given, str):
-        return UsageError(f"{at}it must be a name", hint=listed)
-    return UsageError(f"{at}there is no {shortened(given)!r}", hint=did_you_mean(given, allowed, listed))
+    if not isinstance(given := fault["input"], str):
+        return UsageError(f"{at}it must be a name", hint=f"it is one of {', '.join(allowed)}")
+    return UsageError(f"{at}there is no {shortened(given)!r}", hint=did_you_mean(given, allowed))
 
 
 def _asked(faults: Sequence[ErrorDetails]) -> str:

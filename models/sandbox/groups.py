@@ -64,8 +64,7 @@ def made(memory_bytes: int, num_processes: int) -> Group:
     name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     group = Group()
     try:
-        own, mounts = (Path("/proc/self", each).read_text() for each in ("cgroup", "mountinfo"))
-        for place in places(own, mounts) if os.access(_SHELL, os.X_OK) else ():
+        for place in places(*_own_texts()) if os.access(_SHELL, os.X_OK) else ():
             for left in place.glob(f"{_PREFIX}*-*"):
                 if not Path("/proc", left.name.split("-")[2]).exists():
                     _removed(left)
@@ -80,7 +79,7 @@ def made(memory_bytes: int, num_processes: int) -> Group:
 def own_cpu_quota() -> float:
     """Return the CPUs of time a second that the groups of this process allow it; infinity without a limit."""
     try:
-        return cpu_quota(*(Path("/proc/self", each).read_text() for each in ("cgroup", "mountinfo")))
+        return cpu_quota(*_own_texts())
     except (OSError, ValueError):
         return math.inf
 
@@ -95,6 +94,10 @@ def cpu_quota(own: str, mounts: str, root: Path = Path("/")) -> float:
                     quota, period = " ".join((group / name).read_text() for name in names).split()
                     quotas.append(int(quota) / int(period))
     return min(each for each in quotas if each > 0)  # -1: no limit
+
+
+def _own_texts() -> tuple[str, str]:
+    return Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text()
 
 
 def places(own: str, mounts: str, root: Path = Path("/")) -> list[Path]:

@@ -19,9 +19,9 @@ from gradus.data.lake.schema import PLAN, ROLLOUTS, TRACKERS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import lineage
 from gradus.data.records import Problem
+from gradus.data.sources.problems import read_traces
 from gradus.data.sources.reading import Refused
 from gradus.data.sources.tabular import read_user_table
-from gradus.data.sources.traces import read_traces
 from gradus.tasks.config.prompts import PROMPT_COLUMNS
 from gradus.tasks.preflight.checks import file_of, in_lake
 

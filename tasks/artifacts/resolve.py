@@ -22,9 +22,8 @@ import pyarrow.parquet as pq
 
 from gradus.data.errors import BadInputError, CorruptArtifactError, UsageError, in_words
 from gradus.data.lake.columns import SCHEMA_VERSION
-from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
+from gradus.data.lake.manifest import FILE_NAME, Manifest, pruned_files, read_manifest
 from gradus.data.lake.names import regular_file
-from gradus.data.lake.pruned import pruned_files
 from gradus.data.lake.schema import BASE, CHECKPOINTS, TABLES, misfit
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gradus.data.lake.pruned import weight_files
+from gradus.data.lake.manifest import weight_files
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import repeats, state_ref
 from gradus.tasks.host.waiting import hold

@@ -14,7 +14,7 @@ import pytest
 import gradus
 from gradus.data.errors import BadInputError
 from gradus.flows.console.study_tables import render_comparison
-from gradus.flows.loop.comparing.asked import Asked
+from gradus.flows.loop.comparing.budget import Asked
 from gradus.flows.loop.comparing.checked import checked
 from gradus.flows.loop.comparing.compared import compared_runs
 from gradus.flows.loop.comparing.plan import read_plan

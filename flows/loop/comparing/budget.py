@@ -1,9 +1,11 @@
-"""The budget of a training: after how many rounds, sampled tokens or seconds it ends.
+"""The arguments of `compare`, and the budget of a training: rounds, sampled tokens or seconds after which it ends.
 
 --budget rounds=10 | tokens=2e6 | seconds=3600
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 from pydantic import Field
@@ -16,6 +18,23 @@ Unit = Literal["rounds", "tokens", "seconds"]
 UNITS: tuple[Unit, ...] = get_args(Unit)
 _MAX_AMOUNT = 10**12
 HOW = "write --budget rounds=10, --budget tokens=2000000 or --budget seconds=3600"
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a comparison, called as those of its flow; the margin in points."""
+
+    recipes: Sequence[str]
+    budget: str
+    seeds: int
+    set: Sequence[str]
+    margin: float
+    cluster: str
+    tune: Sequence[str] = ()
+    tune_seeds: int = 1
+    tune_on: str = ""
+    method: Sequence[str] = ()
+    """Methods laid over each recipe, each a row of its own; `a+b` both in one row, `none` the recipe itself."""
 
 
 class Budget(Config):

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gradus.data.errors import UsageError
-from gradus.flows.loop.comparing.asked import Asked
-from gradus.flows.loop.comparing.budget import Budget, parse_budget
+from gradus.flows.loop.comparing.budget import Asked, Budget, parse_budget
 from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe

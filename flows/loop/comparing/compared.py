@@ -9,7 +9,7 @@ from gradus.data.lake.store import Store
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import Variant, other_judges, refuse_single, refuse_unpaired
-from gradus.flows.recipe.lasting import lasting
+from gradus.flows.recipe.config import lasting
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import span
 from gradus.tasks.inspect.comparing.figures import Comparison, Fields
@@ -39,10 +39,7 @@ def compared_trainings(
 
 
 def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnDamage = refuse) -> Comparison:
-    """Compare existing runs; those that differ only in their seed are one method.
-
-    Raise UsageError for a run that does not exist or is not a training, and for runs that cannot be compared.
-    """
+    """Compare existing runs, those that differ in their seed alone as one method; UsageError if that cannot be."""
     runs = list(dict.fromkeys(run_folder(home.runs, name).name for name in names))
     by_settings: dict[str, list[tuple[int, str, Variant]]] = {}
     for run in runs:
@@ -50,19 +47,19 @@ def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnD
         settings = json.dumps({key: value for key, value in lasting(recipe).items() if key != "seed"}, sort_keys=True)
         by_settings.setdefault(settings, []).append((recipe.seed, run, Variant(run, recipe)))
     groups = [sorted(group, key=lambda each: each[:2]) for group in by_settings.values()]
-    variants = [Variant(_called(group), group[0][2].recipe) for group in groups]
+    called = [group[0][1] + (f" and {len(group) - 1} more" if len(group) > 1 else "") for group in groups]
+    variants = [Variant(name, group[0][2].recipe) for name, group in zip(called, groups, strict=True)]
     refuse_single(len(groups), min(len(group) for group in groups))
     refuse_unpaired(variants)
     seeds = [[seed for seed, _, _ in group] for group in groups]
     common = set(seeds[0]).intersection(*seeds[1:])
     if not common and any(len(each) > 1 for each in seeds):
-        raise UsageError(
-            "the methods have no seed in common", hint="train them with the same seeds: gradus compare RECIPE..."
-        )
+        message = "the methods have no seed in common"
+        raise UsageError(message, hint="train them with the same seeds: gradus compare RECIPE...")
     kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
     apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
-    named = list(zip([variant.name for variant in variants], kept, strict=True))
-    return compared_trainings(home, named, terms, remarks=apart, on_damage=on_damage)
+    named = zip(called, kept, strict=True)
+    return compared_trainings(home, list(named), terms, remarks=apart, on_damage=on_damage)
 
 
 def _differing_settings(methods: Sequence[Variant]) -> list[Fields]:
@@ -74,12 +71,6 @@ def _differing_settings(methods: Sequence[Variant]) -> list[Fields]:
         for key in sorted({key for each in flat for key in each})
         if len({each.get(key) for each in flat}) > 1
     ]
-
-
-def _called(group: Sequence[tuple[int, str, Variant]]) -> str:
-    """Return the name of a method: that of its run, or of its first with the number of runs."""
-    _, run, _ = group[0]
-    return run if len(group) == 1 else f"{run} and {len(group) - 1} more"
 
 
 def _of_budget(methods: Methods, budget: Budget | None) -> list[str]:

@@ -10,7 +10,7 @@ from gradus.data.files import replace_file
 from gradus.data.intervals import LEVEL, POWER
 from gradus.data.lake.store import Store
 from gradus.flows.console.output import fields, line, notes, table
-from gradus.flows.loop.comparing.budget import Budget
+from gradus.flows.loop.comparing.budget import UNITS, Budget
 from gradus.flows.loop.comparing.checked import Checked
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import otherwise_evaluated
@@ -36,10 +36,7 @@ from gradus.tasks.tracking.facts import PLAN
 
 
 def plan_of(home: Home, intent: Checked) -> Plan:
-    """Return the differences that a comparison could detect, and its cost.
-
-    Raise UsageError if the evaluated problems have no such column as they are to be clustered by.
-    """
+    """Return the differences that a comparison could detect, and its cost; UsageError for an unknown cluster column."""
     suite, runs = intent.methods[0].recipe.evaluate.main, {run for each in intent.runs().values() for run in each}
     cluster, holds_out = intent.asked.cluster, intent.tuning is not None and not intent.tuning.on
     tuning = [run for each in intent.tuning.runs().values() for run in each] if intent.tuning else []
@@ -92,10 +89,7 @@ def plan_of(home: Home, intent: Checked) -> Plan:
 
 
 def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
-    """Write the plan of a comparison into its folder before it begins, or read an existing one.
-
-    Raise BadInputError if a plan was changed after it was written.
-    """
+    """Write the plan of a comparison before it begins, or read an existing one; BadInputError if that was changed."""
     path = folder / PLAN
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
@@ -109,10 +103,8 @@ def read_plan(path: Path) -> PlanNote:
     with contextlib.suppress(OSError, ValueError):
         plan = json.loads(path.read_bytes())
     if not isinstance(plan, dict) or plan.get("digest") != sealed(plan):
-        raise BadInputError(
-            f"{path} is missing, or was changed after it was written",
-            hint="delete it: the same command plans anew, and says that tokens had been sampled before",
-        )
+        hint = "delete it: the same command plans anew, and says that tokens had been sampled before"
+        raise BadInputError(f"{path} is missing, or was changed after it was written", hint=hint)
     return {
         "digest": plan["digest"],
         "detectable": plan["detectable"],
@@ -180,11 +172,7 @@ def _num_missing(home: Home, runs: Collection[str]) -> int:
 
 def _cost(budget: Budget, number: int, stored: Sequence[Training]) -> Cost:
     """Return what trainings cost, in proportion to stored ones, evaluation left out."""
-    spent = {
-        "rounds": sum(t.rounds for t in stored),
-        "tokens": sum(t.tokens for t in stored),
-        "seconds": sum(t.seconds for t in stored),
-    }
+    spent = {unit: sum(getattr(each, unit) for each in stored) for unit in UNITS}
     share = number * budget.amount / spent[budget.unit] if spent[budget.unit] else None
     known = {unit: None if share is None else share * amount for unit, amount in spent.items()}
     known[budget.unit] = float(number * budget.amount)

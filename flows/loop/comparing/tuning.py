@@ -89,11 +89,7 @@ class Tuning:
 
 
 def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]) -> Search | None:
-    """Read `key=a,b,c` texts; None if there are none.
-
-    Raise UsageError for a setting with one value or that is also set, too many combinations, and other options of
-    tuning without one.
-    """
+    """Read `key=a,b,c` texts, None if there are none; UsageError for values that cannot be tried."""
     if not texts:
         if on or num_seeds != 1:
             raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
@@ -114,18 +110,13 @@ def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]
     if both:
         raise UsageError(f"{both[0]} is both tuned and set", hint="leave one of them out")
     if number > MAX_COMBINATIONS:
-        raise UsageError(
-            f"--tune makes {number} combinations of values, more than {MAX_COMBINATIONS}",
-            hint="try fewer values, or tune one setting after the other",
-        )
+        message = f"--tune makes {number} combinations of values, more than {MAX_COMBINATIONS}"
+        raise UsageError(message, hint="try fewer values, or tune one setting after the other")
     return Search(values, num_seeds, on)
 
 
 def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tuning:
-    """Return the trainings that tune methods whose comparison has these seeds.
-
-    Raise UsageError for values that do not fit, that are the same, or that change what methods are evaluated on.
-    """
+    """Return the tuning of methods compared with these seeds; UsageError for values that are the same."""
     combinations = [dict(zip(search.values, values, strict=True)) for values in product(*search.values.values())]
     options = {method.name: [_option(method, values, search.on) for values in combinations] for method in methods}
     of_methods = list(options.values())

@@ -4,13 +4,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gradus.components.chosen import WaveConfig
-from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.round.by_role import ByRole, Sampled, tables
 from gradus.flows.loop.round.measures import Measures
 from gradus.flows.loop.round.memory import Rounds, maybe, stored_inputs
-from gradus.flows.loop.round.outcomes import Batch
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.runtime.calls import Call, Outcome
@@ -39,17 +37,19 @@ class Asking:
     """Texts for waves, by the names of their files."""
     room: Room = unbounded
 
-    def rows(self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Batch) -> tuple[list[Ref], list[Sampled]]:
+    def rows(
+        self, waves: Iterable[tuple[int, WaveConfig]], plan: Ref, first: Sampled
+    ) -> tuple[list[Ref], list[Sampled]]:
         """Return the plans and rollouts of all waves; `plan` and `first` are those of wave 0."""
         by_role = self.by_role
-        plans, made = [plan], [_sampled(first)]
+        plans, made = [plan], [first]
         for number, wave in waves:
             calls, inputs = 0, {**self.known, "hints": maybe(self.hinted) if wave.reads_hints else []}
             traces = self.traces.get(wave.traces)
             inputs["traces"] = maybe(traces)
             settings = wave_config(by_role.recipe, wave, by_role.index, by_role.past)
             inputs |= stored_inputs(settings, by_role.policy, self.earlier, by_role.problems[0])
-            while _is_asked(wave, calls):
+            while calls < wave.times or wave.then == "fail":  # beyond its `times` a further plan is an error
                 seen = {**inputs, "plan": plans, **tables(made)}
                 seen["trackers"] = self.measures.beside(settings.tracked, plans, made, traces)
                 facts = {"round": by_role.index, "wave": number, "call": calls}
@@ -97,32 +97,16 @@ class Asking:
         return session.stage(Call("wave", settings, inputs, round=facts["round"], purpose=purpose, facts=facts))
 
 
-def _sampled(batch: Batch) -> Sampled:
-    """Return the first rollouts of a round as those of a wave are."""
-    return Sampled(POLICY, LEARN, batch.rollouts, [batch.scores], batch.tokens, batch.num_rollouts)
-
-
 def _num_rollouts(plan: Outcome) -> int:
-    """Return the rollouts that a wave planned."""
     return int(plan.report.get("metrics", {}).get("data/wave_rollouts", 0))
 
 
-def _is_asked(wave: WaveConfig, calls: int) -> bool:
-    """Return whether to call a wave again; beyond its `times` only if a further plan is an error."""
-    return calls < wave.times or wave.then == "fail"
-
-
 def _has_planned(wave: WaveConfig, step: Outcome, index: int, calls: int) -> bool:
-    """Return whether a wave planned rows after some calls of a round.
-
-    Raise GateError if it asks for more after its last call and the recipe wants all of it.
-    """
+    """Return whether a wave planned rows; GateError if it asks for more after its last call where `then` is fail."""
     if not step.summary.get("groups"):
         return False
     if calls == wave.times:
         reason = step.report.get("samples", [{}])[0].get("reason")
-        raise GateError(
-            f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}",
-            hint='raise `times`, loosen the filters, or take what there is with then = "learn"',
-        )
+        message = f"the wave {wave.label} asks for more after its {wave.times} calls of round {index}: {reason}"
+        raise GateError(message, hint='raise `times`, loosen the filters, or take what there is with then = "learn"')
     return True

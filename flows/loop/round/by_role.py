@@ -5,7 +5,7 @@ Their purpose is the wave's (`refill1`), with the use if there are several (`ask
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
@@ -28,6 +28,8 @@ class Sampled:
     tokens: int
     """Completion tokens that were generated."""
     num_rollouts: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Figures of both stages; of the first rollouts of a round alone."""
 
 
 def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[str, list[Ref]]:

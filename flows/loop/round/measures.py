@@ -36,11 +36,7 @@ class Measures:
     _seen: dict[str, set[Ref]] = field(default_factory=dict[str, set[Ref]])
 
     def beside(
-        self,
-        columns: Iterable[str],
-        plans: Sequence[Ref] = (),
-        made: Sequence[Sampled] = (),
-        traces: Ref | None = None,
+        self, columns: Iterable[str], plans: Sequence[Ref] = (), made: Sequence[Sampled] = (), traces: Ref | None = None
     ) -> list[Ref]:
         """Return the rows of the trackers and measures to which these columns belong, NAME.COLUMN.
 
@@ -86,10 +82,6 @@ class Measures:
 
     def _model(self, measure: MeasureConfig) -> Ref:
         """Return the model that a measure asks; a role of the recipe without a policy of its own is the policy."""
-        named = {**({} if measure.role in self.recipe.roles else self._beside_roles), **self.memory.roles}
+        beside = {START: self.start.policy, TEACHER: self.start.teacher or self.policy}
+        named = {**({} if measure.role in self.recipe.roles else beside), **self.memory.roles}
         return named.get(measure.role, self.policy)
-
-    @property
-    def _beside_roles(self) -> Mapping[str, Ref]:
-        teacher = self.start.teacher
-        return {START: self.start.policy, **({} if teacher is None else {TEACHER: teacher})}

@@ -2,42 +2,23 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeAlias
 
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.rollout import PlanningConfig
 
 
-class Round(Protocol):
-    """Rollouts of a round and their scores."""
-
-    @property
-    def rollouts(self) -> list[Ref]:
-        """Artifacts of its waves."""
-        ...
-
-    @property
-    def scores(self) -> list[Ref]:
-        """The scores of each."""
-        ...
-
-    @property
-    def problems(self) -> Ref:
-        """The problems that it drew from."""
-        ...
-
-
-Rounds: TypeAlias = Sequence[Round]
-
-
 @dataclass(frozen=True)
 class Stored:
-    """Rollouts of an earlier run."""
+    """Rollouts of a round, or of an earlier run, that waves may take up again."""
 
     rollouts: list[Ref]
     scores: list[Ref]
+    """The scores of each."""
     problems: Ref
-    """The problems that the training draws from first."""
+    """The problems that the round drew from; of an earlier run those that the training draws from first."""
+
+
+Rounds = Sequence[Stored]
 
 
 @dataclass(frozen=True)
@@ -55,10 +36,6 @@ class Memory:
     policies: tuple[Ref, ...] = ()
     """The policy after each round, the starting one first; none before the first round has learned."""
 
-    def after(self, learned: Round) -> "Memory":
-        """Return the memory with one more learned round."""
-        return replace(self, earlier=(*self.earlier, learned))
-
     def with_policy(self, index: int, before: Ref, after: Ref) -> "Memory":
         """Return the memory with the policies before and after a round; rounds that were undone had the former."""
         known = (*self.policies, *(before,) * (index - len(self.policies)))
@@ -75,10 +52,7 @@ class Memory:
 
 
 def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds, problems: Ref) -> dict[str, list[Ref]]:
-    """Return the rollouts of the last `max_age` rounds, their scores, and the policy from which age is counted.
-
-    Rounds of a phase with other problems are left out.
-    """
+    """Return rollouts of the last `max_age` rounds on these problems, their scores, and the policy of age 0."""
     if not config.wave.reads_stored:
         return {"stored_rollouts": []}
     rounds = [each for each in earlier[max(0, len(earlier) - config.max_age) :] if each.problems == problems]

@@ -4,10 +4,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures
-from gradus.flows.loop.round.by_role import Sampled, tables
+from gradus.flows.loop.round.by_role import Sampled
 from gradus.flows.loop.round.memory import Memory, Rounds
 
 Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
@@ -80,31 +79,9 @@ class Gathered:
     columns: Columns
 
     @property
-    def rollouts(self) -> list[Ref]:
-        """Rollouts that are learned from."""
-        return tables(self.made, use=LEARN)["rollouts"]
-
-    @property
-    def scores(self) -> list[Ref]:
-        """Their scores."""
-        return tables(self.made, use=LEARN)["scores"]
-
-    @property
     def tokens(self) -> int:
         """Completion tokens of all its rollouts."""
         return sum(each.tokens for each in self.made)
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Rollouts with their scores, and what both stages measured."""
-
-    rollouts: Ref
-    scores: Ref
-    metrics: Mapping[str, float]
-    tokens: int
-    """Completion tokens of the rollouts."""
-    num_rollouts: int = 0
 
 
 @dataclass(frozen=True)

@@ -1,24 +1,24 @@
 """The stages of one round in their order, with the settings of the round; the README has a picture."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
 from gradus.components.settings import Config
-from gradus.data.curation.uses import LEARN
+from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
 from gradus.flows.loop.round.asking import Asking, Room, unbounded
-from gradus.flows.loop.round.by_role import ByRole, tables
+from gradus.flows.loop.round.by_role import ByRole, Sampled, tables
 from gradus.flows.loop.round.measures import Known, Measures
 from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Batch, Beginning, Columns, Gathered
+from gradus.flows.loop.round.outcomes import Beginning, Columns, Gathered
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import curate_config, hint_config, section, stage_config, tracker_config
-from gradus.flows.recipe.course.past import NOTHING, Figures, Past
+from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.runs.history import sampled_tokens
@@ -57,8 +57,7 @@ class Steps:
 
     def prepared(self) -> "Steps":
         """Return the steps with the hints of all rounds."""
-        hinted = None if self._hints_by_round else self.hints(self.first)
-        return replace(self, hinted=hinted)
+        return replace(self, hinted=None if self._hints_by_round else self.hints(self.first))
 
     @property
     def _hints_by_round(self) -> bool:
@@ -99,8 +98,7 @@ class Steps:
     def profile(self, index: int, policy: Ref, memory: Memory) -> Memory:
         """Return the memory with the difficulty of the problems under a policy, if the recipe or phase has `profile`.
 
-        It is added to the table as measurements of rounds are: pass rates become those of this
-        policy, histories keep the earlier ones.
+        It is added to the table as those of rounds are: pass rates become this policy's, histories keep earlier ones.
         """
         if self.recipe.profile is None:
             return replace(memory, profiled=self.first)
@@ -108,7 +106,7 @@ class Steps:
         problems = {"problems": [self.start.problems]}
         planned = self.session.stage(Call("curate", plan, problems, round=index, purpose="profile")).ref
         batch = self.sample_and_score(planned, [self.start.problems], policy, index, "profile")
-        inputs = {"rollouts": [batch.rollouts], "scores": [batch.scores], "difficulty": maybe(memory.difficulty)}
+        inputs = {**tables([batch]), "difficulty": maybe(memory.difficulty)}
         facts = {"round": index} if index else {}
         measured = self.run("difficulty", self.recipe.difficulty, inputs, index, "profile", facts=facts).ref
         return replace(memory, difficulty=measured, profiled=self.first)
@@ -172,26 +170,20 @@ class Steps:
 
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
         """Yield the waves of a round with their numbers from 1: those that it has, and that no metric has ended."""
-        before, known = (self.past.known(each, self.recipe.overlap) for each in (index - 1, index))
+        recorded = [self.past.known(each, self.recipe.overlap) for each in (index - 1, index)]
+        before, known = ([each.metrics for each in rounds] for rounds in recorded)
         for number, wave in enumerate(self.recipe.all_waves, start=1):
-            ended = [self._has_ended(wave, each) for each in (before, known)]
-            if not ended[1]:
-                if index >= wave.from_round:
-                    yield number, wave
-            elif not ended[0]:
-                self.session.say(f"{wave.until}: round {index} and those after it have no wave {wave.short}")
-
-    def _has_ended(self, wave: WaveConfig, rounds: Sequence[Figures]) -> bool:
-        end = wave.until
-        return end is not None and end.was_met((each.metrics for each in rounds), self.past.begun.get(end.metric))
+            end = wave.until
+            if end is not None and end.was_met(known, begun := self.past.begun.get(end.metric)):
+                if not end.was_met(before, begun):
+                    self.session.say(f"{end}: round {index} and those after it have no wave {wave.short}")
+            elif index >= wave.from_round:
+                yield number, wave
 
     def tracked(
         self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns
     ) -> tuple[dict[str, Ref], dict[str, float]]:
-        """Return the rows of each tracker after a round, and the means of columns that anything follows.
-
-        All trackers see the rows of the others as they were before the round.
-        """
+        """Return each tracker's rows after a round, all from those before it, and the means that anything follows."""
         found: dict[str, Ref] = {}
         means: dict[str, float] = {}
         for each in self.recipe.trackers:
@@ -200,9 +192,8 @@ class Steps:
             settings = settings.model_copy(update={"means": followed})
             own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
-            call = self.session.stage(
-                Call("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
-            )
+            asked = Call("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
+            call = self.session.stage(asked)
             found[name] = call.ref
             means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
         return found, means
@@ -211,7 +202,7 @@ class Steps:
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
     ) -> tuple[Outcome, Mapping[str, Ref]]:
         """Return a round's update, and the models of the roles after it."""
-        learned = {"rollouts": gathered.rollouts, "scores": gathered.scores, "policy": [policy]}
+        learned = {**tables(gathered.made, use=LEARN), "policy": [policy]}
         config = self.settings("update", index, self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = maybe(self.start.teacher)
@@ -221,14 +212,13 @@ class Steps:
             held_to = self.recipe.reference.round_of(index, self.first)
             learned["reference"] = [memory.policy_after(held_to, policy)]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
-        updates = Updates(
-            self.session, self.recipe, [self.start.problems], index, self.past, memory, whole, gathered.columns, last
-        )
+        problems, columns = [self.start.problems], gathered.columns
+        updates = Updates(self.session, self.recipe, problems, index, self.past, memory, whole, columns, last)
         return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
 
     def sample_and_score(
         self, plan: Ref, problems: list[Ref], policy: Ref, index: int, purpose: str = "train"
-    ) -> Batch:
+    ) -> Sampled:
         """Rollouts of a plan and their scores."""
         facts: JsonObject = {} if purpose == "profile" else {"round": index}
         inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
@@ -237,4 +227,4 @@ class Steps:
         judged = self.run("score", self.recipe.score, given, index, purpose)
         metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
         tokens, num_rollouts = sampled_tokens(sampled.stage, sampled.summary), sampled.summary.get("rows", 0)
-        return Batch(sampled.ref, judged.ref, metrics, tokens, num_rollouts)
+        return Sampled(POLICY, LEARN, sampled.ref, [judged.ref], tokens, num_rollouts, metrics)

@@ -55,11 +55,7 @@ class Updates:
         return {**inputs, "batch": [step.ref]}
 
     def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:
-        """Return the model of each role after the round; one whose rows have no signal stays as it was.
-
-        `made` are the rollouts of the round, `begun` the models with which the run began. GateError for rows without
-        scores.
-        """
+        """Return the models of roles after the round, one without signal as it was; GateError for unjudged rows."""
         found = dict(self.memory.roles)
         for name, base in self.recipe.roles.items():
             role = stage_config(self.recipe, f"roles.{name}", self.index, base, self.past)
@@ -67,10 +63,8 @@ class Updates:
             if config is None or not rows["rollouts"]:
                 continue
             if unjudged := [each.use for each in made if each.role == name and not each.scores]:
-                raise GateError(
-                    f"the role {name} is trained, and nothing judges what it sampled for the use {unjudged[0]}",
-                    hint=f"add [score.{unjudged[0]}] with rewards to the recipe",
-                )
+                message = f"the role {name} is trained, and nothing judges what it sampled for the use {unjudged[0]}"
+                raise GateError(message, hint=f"add [score.{unjudged[0]}] with rewards to the recipe")
             reference = [begun[name]] if config.loads_reference else []
             step = self.update(config, {**rows, "policy": [found[name]], "reference": reference}, name)
             if not step.summary.get("skipped_updates"):

@@ -10,11 +10,7 @@ from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.schedules import set_scheduled
 from gradus.flows.recipe.setting_faults import valid
 from gradus.flows.recipe.suites import Suite
-from gradus.tasks.config.curation import (
-    CurateConfig,
-    HintConfig,
-    SampleConfig,
-)
+from gradus.tasks.config.curation import CurateConfig, HintConfig, SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.config.rounds import MeasuringConfig, ShapingConfig, TrackingConfig, tracked_by

@@ -1,18 +1,7 @@
-"""Phases of a training: rounds with problems and settings of their own, one phase after the other.
-
-[[phase]]
-rounds = 20                            # at most
-problems = "math.jsonl"
-until = { metric = "reward/mean", min = 0.8, patience = 3 }
-changes = { "curate.sample.max_tokens" = 1024 }
-
-[[phase]]                              # up to the recipe's `rounds`
-problems = "code.jsonl"
-changes = { "score.rewards" = [{ name = "code.py:passes" }] }
-"""
+"""Phases of a training: rounds with problems and settings of their own, one phase after the other (docs/recipes.md)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 from pydantic import Field, model_validator
 
@@ -20,50 +9,12 @@ from gradus.components.chosen import ScheduleConfig, WaveConfig
 from gradus.components.recorded import Streak, Until
 from gradus.components.settings import MAX_ROUNDS, MAX_ROWS, Config, empty, unset
 from gradus.flows.recipe.course.past import Past
-from gradus.flows.recipe.course.schedules import Scheduled, extremes, is_schedule, named
+from gradus.flows.recipe.course.schedules import extremes, is_schedule, named
 from gradus.flows.recipe.guards import Override, by_stage
 from gradus.tasks.config.curation import MAX_LEVEL, SampleConfig
 
-
-class Phased(Scheduled, Protocol):
-    """A recipe, as phases see it."""
-
-    @property
-    def rounds(self) -> int:
-        """Rounds of the training."""
-        ...
-
-    @property
-    def phase(self) -> "tuple[Phase, ...]":
-        """Its phases."""
-        ...
-
-    @property
-    def problems(self) -> str:
-        """Its problems."""
-        ...
-
-    @property
-    def all_problems(self) -> tuple[str, ...]:
-        """The problems of each phase."""
-        ...
-
-    @property
-    def profile(self) -> SampleConfig | None:
-        """Samples by which it measures difficulty."""
-        ...
-
-    @property
-    def overrides(self) -> tuple[Override, ...]:
-        """Changes of its settings."""
-        ...
-
-    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """Return a copy with other values."""
-        ...
-
-
-R = TypeVar("R", bound=Phased)
+if TYPE_CHECKING:
+    from gradus.flows.recipe.config import Recipe
 
 
 class Phase(Config):
@@ -102,19 +53,16 @@ class Phase(Config):
     @model_validator(mode="after")
     def _can_end(self) -> "Phase":
         if self.until is not None and self.rounds is None:
-            raise ValueError(
-                "until needs `rounds` beside it: a threshold that is never reached would not end the phase"
-            )
+            message = "until needs `rounds` beside it: a threshold that is never reached would not end the phase"
+            raise ValueError(message)
         by_stage(self.changes)
         return self
 
     def has_ended(self, rounds: int, tokens: int, in_a_row: int) -> bool:
         """Return whether it ends after some rounds and tokens, and rounds in a row that were at its threshold."""
-        if self.rounds is not None and rounds >= self.rounds:
-            return True
-        if self.tokens is not None and tokens >= self.tokens:
-            return True
-        return self.until is not None and in_a_row >= self.until.patience
+        patience = self.until and self.until.patience
+        ends = ((self.rounds, rounds), (self.tokens, tokens), (patience, in_a_row))
+        return any(limit is not None and number >= limit for limit, number in ends)
 
 
 def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,12 +77,11 @@ def with_rounds(body: Mapping[str, Any]) -> dict[str, Any]:
     return {**body, "rounds": sum(cast("list[int]", each))}
 
 
-def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
+def phase_of(recipe: "Recipe", index: int, past: Past) -> tuple[int, int] | None:
     """Return the place of a round's phase and the phase's first round; None after the last phase.
 
-    A recipe without phases is one that never ends.
-
-    It depends only on the figures of earlier rounds, so a repeated run has the same phases.
+    A recipe without phases is one that never ends. The figures of earlier rounds alone decide, so a repeated run has
+    the same phases.
     """
     place, first, tokens = 0, 1, 0
     if not recipe.phase:
@@ -154,13 +101,13 @@ def phase_of(recipe: Phased, index: int, past: Past) -> tuple[int, int] | None:
     return place, first
 
 
-def _begun(recipe: Phased, place: int, first: int, past: Past) -> Streak:
+def _begun(recipe: "Recipe", place: int, first: int, past: Past) -> Streak:
     """Return a count of no rounds yet, with the value of the phase's metric at its beginning."""
     until = recipe.phase[place].until
     return Streak(0, until and past.newest(until.metric, first, recipe.overlap))
 
 
-def recipe_of_phase(recipe: R, place: int, first: int) -> R:
+def recipe_of_phase(recipe: "Recipe", place: int, first: int) -> "Recipe":
     """Return the recipe of the rounds of a phase that begins with a round: with its changes, and without phases."""
     phase = recipe.phase[place]
     changes = tuple(Override(stage=stage, changes=each) for stage, each in by_stage(phase.changes).items())
@@ -176,7 +123,7 @@ def recipe_of_phase(recipe: R, place: int, first: int) -> R:
     return recipe.model_copy(update={**body, **{key: value for key, value in replaced.items() if value is not None}})
 
 
-def _profile(recipe: Phased, place: int) -> SampleConfig | None:
+def _profile(recipe: "Recipe", place: int) -> SampleConfig | None:
     """Return the samples by which a phase measures the difficulty of its problems; None if it does not."""
     asked, problems = recipe.phase[place].profile, recipe.all_problems
     if isinstance(asked, SampleConfig):
@@ -185,22 +132,19 @@ def _profile(recipe: Phased, place: int) -> SampleConfig | None:
     return recipe.profile if (others if asked is None else asked) else None
 
 
-def of_each_phase(recipe: R) -> list[R]:
+def of_each_phase(recipe: "Recipe") -> "list[Recipe]":
     """Return the recipe of each phase, as if it began with the first round; the recipe itself if it has none."""
     return [recipe_of_phase(recipe, place, 1) for place in range(len(recipe.phase))] or [recipe]
 
 
-def settled(recipe: R) -> Iterator[R]:
-    """Yield recipes without phases and with constant schedules that together cover all settings of a run.
-
-    A recipe with neither phases nor schedules is the only one.
-    """
+def settled(recipe: "Recipe") -> "Iterator[Recipe]":
+    """Yield recipes without phases and with constant schedules that together cover all settings of a run."""
     for each in of_each_phase(recipe):
         for held in list(extremes(each.schedules, recipe.rounds)) or [{}]:
             yield each.model_copy(update={"schedules": held}) if each.schedules else each
 
 
-def following_rounds(recipe: Phased) -> list[str]:
+def following_rounds(recipe: "Recipe") -> list[str]:
     """Return, in words, the ends of phases and the settings that follow what rounds record."""
     ends = [f"the end of phase {n}" for n, phase in enumerate(recipe.phase, start=1) if phase.until or phase.tokens]
     chosen = (each.schedules.items() for each in of_each_phase(recipe))

@@ -1,89 +1,35 @@
 """Schedules of a recipe: a table in place of a number, from which each round's settings get their number.
 
-[update]
-lr = { schedule = "linear", start = 1e-4, end = 1e-6, rounds = 100 }
-
 When a recipe is read they are taken out of its sections, which keep the number of the first round.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
-from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
+from gradus.components.chosen import ScheduleConfig
 from gradus.data.errors import UsageError
 from gradus.data.schedules.progress import Progress, ScheduleError
 from gradus.flows.recipe.assignments import set_dotted
 from gradus.flows.recipe.course.past import Past
 from gradus.flows.recipe.guards import stage_of
-from gradus.tasks.config.rollout import RoleConfig
-from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.identity.loading import number_of
+
+if TYPE_CHECKING:
+    from gradus.flows.recipe.config import Recipe
 
 KEY = "schedule"
 """The key of such a table that names the schedule."""
-
-
-class Scheduled(Protocol):
-    """A recipe, as schedules see it."""
-
-    @property
-    def schedules(self) -> Mapping[str, ScheduleConfig]:
-        """Its schedules by setting."""
-        ...
-
-    @property
-    def overlap(self) -> int:
-        """Rounds that it generates ahead."""
-        ...
-
-    @property
-    def waves(self) -> tuple[WaveConfig, ...]:
-        """Its own waves."""
-        ...
-
-    @property
-    def all_waves(self) -> tuple[WaveConfig, ...]:
-        """Its waves, with that of `escalate`."""
-        ...
-
-    @property
-    def trackers(self) -> tuple[TrackerConfig, ...]:
-        """Its trackers."""
-        ...
-
-    @property
-    def measures(self) -> tuple[MeasureConfig, ...]:
-        """Its measures."""
-        ...
-
-    @property
-    def keepers(self) -> tuple[Chosen, ...]:
-        """Its trackers and measures."""
-        ...
-
-    @property
-    def roles(self) -> Mapping[str, RoleConfig]:
-        """Its roles."""
-        ...
-
-    @property
-    def scores(self) -> Mapping[str, ScoreConfig]:
-        """The judging of rows of other uses."""
-        ...
-
-    @property
-    def stages(self) -> Mapping[str, Any]:
-        """Its stages of installed packages."""
-        ...
 
 
 _APART = ("schedules", "phase", "guards", "overrides", "files")
 """Keys of a recipe that are not sections."""
 _OF_THE_LOOP = ("wave.times", "wave.from_round")
 """Settings of a wave that are read once."""
+_MAX_MOMENTS = 1000
+"""Rounds of a long training that are looked at, evenly spaced; of any other all are."""
 
 
 def lifted(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -94,8 +40,7 @@ def lifted(given: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Mapping[str, Any]] = {}
     body = {key: value if key in _APART else _without(value, key, found) for key, value in given.items()}
     for path, table in found.items():
-        value = _first(path, table)
-        if value is not None:
+        if (value := _first(path, table)) is not None:
             set_dotted(body, path, value)
     return {**body, "schedules": {**given.get("schedules", {}), **found}} if found else body
 
@@ -127,7 +72,7 @@ def number(path: str, chosen: ScheduleConfig, now: Progress) -> float:
         raise UsageError(f"{path}: the schedule {chosen.label}: {error}") from None
 
 
-def address(recipe: Scheduled, path: str) -> tuple[str, str]:
+def address(recipe: "Recipe", path: str) -> tuple[str, str]:
     """Return the stage whose settings have the setting of a schedule, and the setting's key there."""
     section, key = stage_of(path)
     functions = {"waves": recipe.waves, "trackers": recipe.trackers, "measures": recipe.measures}.get(section, ())
@@ -137,7 +82,7 @@ def address(recipe: Scheduled, path: str) -> tuple[str, str]:
     return section, key
 
 
-def refuse_unfit(recipe: Scheduled, origin: str) -> None:
+def refuse_unfit(recipe: "Recipe", origin: str) -> None:
     """Raise UsageError for a schedule of a setting that rounds do not read again."""
     functions = (each.short for each in (*recipe.all_waves, *recipe.keepers))
     named = (*(f"roles.{name}" for name in recipe.roles), *(f"score.{use}" for use in recipe.scores))
@@ -145,13 +90,11 @@ def refuse_unfit(recipe: Scheduled, origin: str) -> None:
     for path in recipe.schedules:
         stage, key = address(recipe, path)
         if stage not in stages or not key or key in _OF_THE_LOOP:
-            hint = f"numbers of {', '.join(stages)} can follow one"
-            raise UsageError(
-                f"{origin}: {path} cannot follow a schedule: it is not read anew in every round", hint=hint
-            )
+            what = f"{origin}: {path} cannot follow a schedule: it is not read anew in every round"
+            raise UsageError(what, hint=f"numbers of {', '.join(stages)} can follow one")
 
 
-def set_scheduled(body: dict[str, Any], stage: str, recipe: Scheduled, past: Past, index: int) -> None:
+def set_scheduled(body: dict[str, Any], stage: str, recipe: "Recipe", past: Past, index: int) -> None:
     """Write the numbers of a round into the settings of a stage; a setting of whole numbers has the nearest one."""
     for path, chosen in recipe.schedules.items():
         of, key = address(recipe, path)
@@ -168,28 +111,17 @@ def extremes(schedules: Mapping[str, ScheduleConfig], rounds: int) -> Iterator[d
     ours = {path: chosen for path, chosen in schedules.items() if not chosen.is_users}
     far = {name: (10.0**12,) for chosen in ours.values() for name in chosen.metrics}
     low = {name: (-value,) for name, (value,) in far.items()}
-    moments = [Progress(index) for index in _sampled(rounds)]
-    moments += [Progress(max(1, rounds), 10**15, metrics, 10**15) for metrics in (far, low)]
-    values = {path: [number(path, chosen, _seen(now, chosen)) for now in moments] for path, chosen in ours.items()}
-    chosen_moments = {
-        pick(range(len(moments)), key=each.__getitem__) for each in values.values() for pick in (min, max)
-    }
-    for at in sorted(chosen_moments):  # none without a schedule of ours
-        yield {path: _constant(values[path][at]) for path in ours}
-
-
-def _constant(value: float) -> ScheduleConfig:
-    return ScheduleConfig.model_validate({"name": "steps", "values": [value]})
-
-
-def _seen(now: Progress, chosen: ScheduleConfig) -> Progress:
-    return replace(now, round=max(1, now.round - chosen.from_round + 1))
-
-
-def _sampled(rounds: int, most: int = 1000) -> list[int]:
-    """Return the rounds to check: all, or evenly spaced ones of a long training."""
     last = max(1, rounds)
-    return sorted({1, last, *range(1, last, -(-last // most))})
+    moments = [Progress(index) for index in sorted({1, last, *range(1, last, -(-last // _MAX_MOMENTS))})]
+    moments += [Progress(last, 10**15, metrics, 10**15) for metrics in (far, low)]
+    values: dict[str, list[float]] = {}
+    for path, chosen in ours.items():
+        seen = (replace(now, round=max(1, now.round - chosen.from_round + 1)) for now in moments)
+        values[path] = [number(path, chosen, now) for now in seen]
+    ends = {pick(range(len(moments)), key=each.__getitem__) for each in values.values() for pick in (min, max)}
+    for at in sorted(ends):  # none without a schedule of ours
+        held = {path: {"name": "steps", "values": [each[at]]} for path, each in values.items()}
+        yield {path: ScheduleConfig.model_validate(body) for path, body in held.items()}
 
 
 def _without(value: Any, path: str, found: dict[str, Mapping[str, Any]]) -> Any:

@@ -1,8 +1,4 @@
-"""Components as settings name them: a name and, beside it, the component's own settings.
-
-    update.advantage = "grpo"                              # its settings are the defaults
-    update.advantage = { name = "grpo", std_eps = 1e-6 }
-    curate.filters = [{ name = "mine.py:short", max_words = 30 }]
+"""Components as settings name them: a name and, beside it, the component's own settings; a name alone has the defaults.
 
 They are checked against the component's signature when they are read (gradus.components), and the defaults filled in,
 so that they are stored and part of the identity. A user's file that cannot be read is left to the checks before a run
@@ -75,8 +71,8 @@ class Chosen(Config):
         if is_users(name):
             path, function = users_file(name)
             body["name"] = name = f"{path}:{function}"
-        own = {key: value for key, value in body.items() if key not in cls.model_fields}
-        return {**{key: body[key] for key in body if key not in own}, **cls._checked(name, own)}
+        own = {key: body.pop(key) for key in [*body] if key not in cls.model_fields}
+        return {**body, **cls._checked(name, own)}
 
     @classmethod
     def _checked(cls, name: str, own: Mapping[str, object]) -> Mapping[str, object]:
@@ -98,9 +94,8 @@ class Chosen(Config):
     def _refusal(cls, error: str, where: tuple[str, ...], name: str, known: list[str]) -> ValidationError:
         what = "there is no {kind} '{name}'" if error == "no_component" else "{kind} {name} has no such setting"
         problem = PydanticCustomError(error, what, {"kind": cls.kind, "name": name, "known": known})  # type: ignore[arg-type]
-        return ValidationError.from_exception_data(
-            cls.__name__, [InitErrorDetails(type=problem, loc=where, input=name)]
-        )
+        fault = InitErrorDetails(type=problem, loc=where, input=name)
+        return ValidationError.from_exception_data(cls.__name__, [fault])
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -145,7 +140,7 @@ class Chosen(Config):
 
     @property
     def _named_columns(self) -> Iterator[str]:
-        """The column that its setting `column` names, and those of the names that a template has in braces."""
+        """The column that its setting `column` names, those of names in a template's braces; kinds may have others."""
         if isinstance(named := self.settings.get("column"), str):
             yield named
         for name, field in self.component.settings.model_fields.items():
@@ -200,12 +195,10 @@ class FilterConfig(Chosen, kind="filter"):
     """A filter with its settings."""
 
     @property
-    def needs(self) -> tuple[str, ...] | None:
-        """The columns that it declares, and those that its setting `condition` names as NAME.COLUMN."""
-        declared, condition = super().needs, self.settings.get("condition")
-        if declared is None or not isinstance(condition, str):
-            return declared
-        return tuple(dict.fromkeys((*declared, *dotted(condition))))
+    def _named_columns(self) -> Iterator[str]:
+        yield from super()._named_columns
+        if isinstance(condition := self.settings.get("condition"), str):
+            yield from dotted(condition)
 
 
 class RankingConfig(Chosen, kind="ranking"):
@@ -250,10 +243,9 @@ class WaveConfig(Chosen, kind="wave"):
     in it; empty for all."""
 
     @property
-    def needs(self) -> tuple[str, ...] | None:
-        """The columns that it declares, and the one by which its texts are chosen."""
-        declared = super().needs
-        return declared if declared is None or not self.best else tuple(dict.fromkeys((*declared, self.best)))
+    def _named_columns(self) -> Iterator[str]:
+        yield from super()._named_columns
+        yield from filter(None, (self.best,))
 
     @property
     def reads_hints(self) -> bool:

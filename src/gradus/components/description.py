@@ -1,8 +1,4 @@
-"""Description of a component and its settings, read from its source: nothing is imported, nothing is run.
-
-described(Path("mine.py"))      # [Component(kind="filter", name="short", settings=<model>, ...)]
-function_in(Path("mine.py"), "short", "filter")
-"""
+"""Description of a component and its settings, read from its source: nothing is imported, nothing is run."""
 
 import ast
 import re
@@ -31,10 +27,7 @@ type_error = "write its type as bool, int, float, str, Literal[...], tuple[T, ..
 
 
 class DescriptionError(ValueError):
-    """A file or function that cannot be a component; the sentence names the file and the line.
-
-    `known` holds the names that a file has, if it lacks the function.
-    """
+    """A file or function that cannot be a component; `known` are the names of a file that lacks the function."""
 
     def __init__(self, message: str, known: tuple[str, ...] = ()) -> None:
         super().__init__(message)
@@ -99,10 +92,7 @@ def described(path: Path) -> list[Component]:
 
 
 def function_in(path: Path, name: str, kind: Kind) -> Component:
-    """Return a function of a file as a component of a kind, whether it is declared or plain.
-
-    Raise DescriptionError if there is no such function, or it is declared as another kind.
-    """
+    """Return a function of a file as a component of a kind; DescriptionError if it is missing, or of another."""
     source = _source(path)
     function = source.functions.get(name)
     if name in source.refused and name not in source.constants:
@@ -179,7 +169,6 @@ def _names(tree: ast.Module) -> Iterator[str]:
 
 
 def _declaration(function: ast.FunctionDef) -> ast.Call | None:
-    """The call of the decorator, if the function has it."""
     return next((n for n in function.decorator_list if isinstance(n, ast.Call) and is_declaration(n)), None)
 
 
@@ -222,7 +211,6 @@ def _component(
 
 
 def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
-    """The arguments of the decorator."""
     where = f"{source.path} line {call.lineno}"
     try:
         found = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
@@ -231,7 +219,7 @@ def _facts(source: _Source, call: ast.Call) -> dict[str, Any]:
     except ValueError:
         raise DescriptionError(f"{where}: the arguments of @component must be literals") from None
     known = {each.name for each in fields(Declaration)}
-    if odd := sorted(set(found) - known):
+    if odd := sorted(found.keys() - known):
         raise DescriptionError(f"{where}: @component has no argument {odd[0]}; it has {', '.join(sorted(known))}")
     if found.get("kind") not in KINDS:
         raise DescriptionError(f"{where}: there is no kind {found.get('kind')!r}: it is one of {', '.join(KINDS)}")

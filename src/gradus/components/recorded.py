@@ -9,18 +9,9 @@ from pydantic import Field, model_validator
 from gradus.components.settings import MAX_ROUNDS, Config, unset
 
 RECORDED = (
-    "policy/entropy",
-    "policy/kl_ref",
-    "policy/grad_norm",
-    "mismatch/kl",
-    "mismatch/logp_diff_mean",
-    "length/mean",
-    "length/max",
-    "length/truncated_frac",
-    "reward/mean",
-    "reward/std",
-    "reward/frac_zero_std_groups",
-    "reward/frac_all_right",
+    *("policy/entropy", "policy/kl_ref", "policy/grad_norm", "mismatch/kl", "mismatch/logp_diff_mean"),
+    *("length/mean", "length/max", "length/truncated_frac"),
+    *("reward/mean", "reward/std", "reward/frac_zero_std_groups", "reward/frac_all_right"),
 )
 """Metrics of every recipe, as stages write them: figures of the rollouts of a round's first plan and of its update."""
 OF_SUITES = "eval/"
@@ -60,8 +51,7 @@ class Until(Config):
 
     def streak(self, before: Streak, metrics: Mapping[str, float]) -> Streak:
         """Return the rounds in a row after one more; one that did not measure its metric is not at the threshold."""
-        value = metrics.get(self.metric)
-        if value is None:
+        if (value := metrics.get(self.metric)) is None:
             return before if self.metric.startswith(OF_SUITES) else Streak(0, before.best)
         better = before.best is None or (value < before.best if self.without == "fall" else value > before.best)
         holds = (self.min is None or value >= self.min) and (self.max is None or value <= self.max)

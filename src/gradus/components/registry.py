@@ -1,21 +1,14 @@
 """Every component by kind and name: ours, those of installed packages, and a user's `path/to/file.py:function`.
 
-    find("advantage", "grpo").settings(std_eps=1e-6)
-    find("filter", "mine.py:short")              # a function of a user's file
-    function_of(find("advantage", "grpo"))       # imports its module
-
 Ours are the decorated functions in the folder of their kind and its subfolders; a new file there is found, no table
-names it. Those of installed packages are entry points of the group `gradus.KIND`:
-
-    [project.entry-points."gradus.filter"]
-    short = "my_package.filters:short"
+names it. Those of installed packages are entry points of the group `gradus.KIND` (docs/extending.md).
 """
 
 import importlib
 import importlib.metadata
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -73,8 +66,7 @@ def find(kind: Kind, name: str) -> Component:
     """Return a component; raise UnknownComponentError for a name, DescriptionError for a file that cannot be used."""
     if is_users(name):
         return replace(function_in(*users_file(name), kind), name=name)
-    ours = _ours(kind, name)
-    if ours is not None:
+    if (ours := _ours(kind, name)) is not None:
         return ours
     for point in _points(kind):
         if point.name == name:
@@ -89,7 +81,8 @@ def names(kind: Kind) -> list[str]:
 
 def components(kind: Kind) -> dict[str, Component]:
     """Return every component of a kind by name, ours first."""
-    found = {each.name: each for file in _files(kind) if "@component" in _text(file) for each in _of(kind, file)}
+    declared = (each for file in _files(kind) if "@component" in _text(file) for each in _declared(file))
+    found = {each.name: each for each in declared if each.kind == kind}
     for point in _points(kind):
         if point.name not in found:
             found[point.name] = _installed(kind, point)
@@ -124,14 +117,10 @@ def _ours(kind: Kind, name: str) -> Component | None:
     for file in _files(kind):
         text = _text(file)
         if "@component" in text and declared.search(text):
-            for each in _of(kind, file):
-                if each.name == name:
+            for each in _declared(file):
+                if (each.kind, each.name) == (kind, name):
                     return each
     return None
-
-
-def _of(kind: Kind, file: Path) -> Iterator[Component]:
-    return (each for each in _declared(file) if each.kind == kind)
 
 
 @cache
@@ -149,10 +138,6 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _group(kind: Kind) -> str:
-    return f"gradus.{kind}"
-
-
 def _points(kind: Kind) -> Sequence[EntryPoint]:
     return _points_by_kind(tuple(sys.path))[kind]
 
@@ -161,14 +146,14 @@ def _points(kind: Kind) -> Sequence[EntryPoint]:
 def _points_by_kind(_path: tuple[str, ...]) -> Mapping[Kind, Sequence[EntryPoint]]:
     """Return the entry points of installed packages, read once: a wrong setting asks for the names of every kind."""
     found = importlib.metadata.entry_points()
-    return {kind: tuple(found.select(group=_group(kind))) for kind in KINDS}
+    return {kind: tuple(found.select(group=f"gradus.{kind}")) for kind in KINDS}
 
 
 @cache
 def _installed(kind: Kind, point: EntryPoint) -> Component:
     """A component of an installed package, found without importing it."""
     spec = located(point.module)
-    named = f"{point.value} (entry point {point.name} of {_group(kind)})"
+    named = f"{point.value} (entry point {point.name} of gradus.{kind})"
     if spec is None or spec.origin is None:
         raise DescriptionError(f"{named}: there is no module {point.module}")
     distribution = point.dist.name if point.dist is not None else ""

@@ -1,7 +1,4 @@
-"""Base of all settings: frozen, of exact types, no unknown keys, no credentials, nothing that cannot be stored.
-
-And which fields a result depends on.
-"""
+"""Base of all settings: frozen, of exact types, no unknown keys, no credentials, nothing that cannot be stored."""
 
 import ast
 import inspect
@@ -125,8 +122,10 @@ class Config(Exact):
         pydantic's own `use_attribute_docstrings` reads them for all settings when they are imported, which is a tenth
         of what a command imports of this program.
         """
-        inherited = [base.field_docs() for base in reversed(cls.__bases__) if issubclass(base, Config)]
-        docs = {name: text for found in (*inherited, _own_docs(cls)) for name, text in found.items()}
+        found = [base.field_docs() for base in reversed(cls.__bases__) if issubclass(base, Config)]
+        file = inspect.getsourcefile(cls)
+        found += [_classes(file).get(cls.__qualname__, {})] if file else []
+        docs = {name: text for each in found for name, text in each.items()}
         return {name: text for name, text in docs.items() if name in cls.model_fields}
 
     @classmethod
@@ -152,12 +151,6 @@ class Config(Exact):
             elif isinstance(value, tuple) and all(isinstance(part, Config) for part in value):
                 found[name] = [part.identified() for part in value]
         return found
-
-
-def _own_docs(model: type[Config]) -> dict[str, str]:
-    """The doc strings under what a class itself declares."""
-    file = inspect.getsourcefile(model)
-    return _classes(file).get(model.__qualname__, {}) if file else {}
 
 
 @cache

@@ -18,7 +18,7 @@ from gradus.data.arrays import beside
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
-from gradus.data.exchange import FORMATS, Format
+from gradus.data.exchange.formats import FORMATS, Format
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
 from gradus.data.files import replacing

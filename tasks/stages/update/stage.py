@@ -9,7 +9,7 @@ import time
 
 import torch
 
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import POINTER
 from gradus.data.lake.schema import ROWS_FILE
 from gradus.data.lake.train_states import pointer, state_ref
 from gradus.data.lake.whole_files import disk_errors

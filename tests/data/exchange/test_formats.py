@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradus.data.exchange import FORMATS
+from gradus.data.exchange.formats import FORMATS
 from gradus.data.exchange.row import Exchanged
 from gradus.data.exchange.tables import tables_of
 from gradus.data.lake.schema import ROLLOUTS, SCORES

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 import gradus
-from gradus.data.lake.manifest import identity_digest
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import POINTER, identity_digest
 from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import pointer, state_identity, state_ref, weights_config
 from gradus.tasks.config.settings import Home

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.comparing.asked import Asked
-from gradus.flows.loop.comparing.budget import Budget, parse_budget
+from gradus.flows.loop.comparing.budget import Asked, Budget, parse_budget
 from gradus.flows.loop.comparing.checked import checked
 from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained

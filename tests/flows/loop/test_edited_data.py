@@ -7,8 +7,7 @@ import pytest
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.inputs import as_run, on_other_data, run_name
-from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.lasting import changed_files, same_run
+from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.flows.recipe.reading import load_recipe
 from gradus.flows.runs import _same
 from gradus.flows.session import RunSpec, guard

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.room import kept_rounds, made_by_round
+from gradus.flows.loop.training import kept_rounds, made_by_round
 from gradus.flows.recipe.config import KeepConfig, Recipe, read_keep
 
 

@@ -11,8 +11,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.lasting import lasting
+from gradus.flows.recipe.config import Recipe, lasting
 from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.runtime.calls import Call, Outcome
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gradus.data.errors import UsageError
 from gradus.flows.library.texts import mapping, parse_filter, parse_reward
+from gradus.flows.recipe import reading, sections
 from gradus.flows.recipe.assignments import set_dotted, toml_value
 from gradus.flows.recipe.checking import check_settings, warm_up_remark
 from gradus.flows.recipe.config import Recipe
@@ -227,3 +228,20 @@ def test_what_nobody_makes_for_a_shape_or_an_advantage_is_refused_before_anythin
 ) -> None:
     with pytest.raises(UsageError, match=sentence):
         check_settings(load_recipe("demo", {f"update.{name}": value for name, value in changes.items()}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"echo": 3}, "here: echo: it must be a table"),
+        ({"echo": {"times": 2}, "stages": 3}, "here: stages: it must be a table"),
+        ({"score": {"judge": {"rewards": []}}, "scores": 3}, "here: scores: it must be a table"),
+    ],
+)
+def test_a_section_that_is_no_table_is_refused_and_not_left_out(
+    monkeypatch: pytest.MonkeyPatch, body: dict[str, object], message: str
+) -> None:
+    for module in (sections, reading):
+        monkeypatch.setattr(module, "installed_names", lambda: ("echo",))
+    with pytest.raises(UsageError, match=message):
+        parse_recipe({"name": "one", **body}, "here")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import POINTER
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
 from gradus.data.runlock import RunLock

@@ -5,8 +5,7 @@ import os
 import pytest
 
 from gradus.data.errors import CorruptArtifactError, StageError
-from gradus.data.lake.manifest import identity_digest
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import POINTER, identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import (
     pointer,

@@ -13,8 +13,7 @@ from gradus.data.lake.store import Ref
 from gradus.flows.loop.inputs import run_name
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
-from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.reference import ReferenceConfig
+from gradus.flows.recipe.config import Recipe, ReferenceConfig
 from gradus.tasks.runtime.calls import Call, Outcome
 from tests.flows.recipe.test_guards import START, Rehearsal, policy_after, recipe
 

@@ -9,8 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gradus.data.lake.manifest import identity_digest
-from gradus.data.lake.pruned import POINTER
+from gradus.data.lake.manifest import POINTER, identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_identity, state_ref, weights_config
 from gradus.data.records import JsonObject
