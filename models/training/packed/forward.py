@@ -70,7 +70,7 @@ def _called(model: PreTrainedModel, forward: Callable[[], T]) -> T:
 
 def form_of(model: PreTrainedModel) -> Form:
     """Return the quickest form that is exact for this model."""
-    if model.device.type not in ("cpu", "cuda"):
+    if model.device.type not in _STRUCTURES:
         return "padded"
     embeddings: Any = model.get_input_embeddings()
     vocabulary = int(embeddings.weight.shape[0])
@@ -91,7 +91,7 @@ def form_of(model: PreTrainedModel) -> Form:
 
 def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
     device = model.device
-    name, structure, num_tokens = _structure(pack, device)
+    name, structure, num_tokens = _STRUCTURES[device.type](pack, device)
 
     def given(values: Tensor) -> Tensor:
         return functional.pad(values, (0, num_tokens - len(values)))[None].to(device)
@@ -108,12 +108,17 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
     return decoded.last_hidden_state[0].index_select(0, pack.predictors.to(device))
 
 
-def _structure(pack: Pack, device: torch.device) -> tuple[str, Blocks | Visible, int]:
-    """The attention's name on this kind of device, its structure, and the tokens it needs."""
-    if device.type == "cpu":
-        return block_attention.NAME, pack.blocks(), pack.num_tokens
+def _by_blocks(pack: Pack, _device: torch.device) -> tuple[str, Blocks, int]:
+    return block_attention.NAME, pack.blocks(), pack.num_tokens
+
+
+def _by_flex(pack: Pack, device: torch.device) -> tuple[str, Visible, int]:
     ends = padded_ends(pack.seen_until())
     return flex.NAME, Visible(ends.to(device)), len(ends)
+
+
+_STRUCTURES = {"cpu": _by_blocks, "cuda": _by_flex}
+"""By kind of device the attention's name, its structure, and the tokens it needs; elsewhere rows are padded."""
 
 
 def attention_of(model: PreTrainedModel) -> str:
