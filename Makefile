@@ -9,7 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
-.PHONY: setup demo test check quick test-methods format docs ui bench ladder clean
+.PHONY: setup demo test check types every-test quick test-methods format docs ui bench ladder clean
 
 setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned install, MLflow database
 
@@ -47,8 +47,14 @@ test: setup $(VENV)/.developer $(VENV)/.vllm  ## every check that CI runs
 check: $(VENV)/.developer  ## style, types, layers, tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory -j2 types every-test
+
+# One core for minutes: beside the tests, whose first files wait for servers.
+types:
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+every-test:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
 quick: $(VENV)/.developer  ## the tests that start no process, in a minute
