@@ -8,14 +8,17 @@ memory: who reads the rows adds rewards, in the order of their size. Grouping an
 import glob
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gradus.data.arrays import runs
 from gradus.data.lake.schema import EXPLAINED, OWN
+
+if TYPE_CHECKING:  # slow to import, and modules that count nothing import this one
+    from duckdb import DuckDBPyConnection, DuckDBPyRelation
 
 BARE, HELPED, OTHER, LOST = range(4)
 """Kinds of scored rollouts: the policy's own for the problem's own prompt; those with a hint or a wave's prompt; those
@@ -42,7 +45,7 @@ class Tally:
     """
 
     def __init__(
-        self, database: duckdb.DuckDBPyConnection, scores: Sequence[Path], rollouts: Sequence[Path] | None = None
+        self, database: "DuckDBPyConnection", scores: Sequence[Path], rollouts: Sequence[Path] | None = None
     ) -> None:
         self._database = database
         self._files = {"scores": scores} if rollouts is None else {"scores": scores, "rollouts": rollouts}
@@ -98,7 +101,7 @@ class Tally:
         named = ", ".join(name if name in there else f"null as {name}" for name in columns)
         return f"select {named} from read_parquet(${role}, union_by_name = true)"
 
-    def _ask(self, sql: str) -> duckdb.DuckDBPyRelation:
+    def _ask(self, sql: str) -> "DuckDBPyRelation":
         asked = {role: paths for role, paths in self._files.items() if f"${role}" in sql}
         files = {role: [glob.escape(str(path)) for path in paths] for role, paths in asked.items()}
         return self._database.sql(sql, params=files)

@@ -59,7 +59,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Looks:
     counted = threading.Semaphore(0)
     standing = ranks._standing
 
-    def watched(folder: Path) -> ranks._Standing:
+    def watched(folder: Path) -> tuple[object, int]:
         counted.release()
         return standing(folder)
 
@@ -138,7 +138,7 @@ def test_where_locks_of_another_host_are_not_seen_a_journal_that_moves_is_waited
     journal.run_started({"run": "r"})
     standing, moved = ranks._standing, list[bool]()
 
-    def moving(folder: Path) -> ranks._Standing:
+    def moving(folder: Path) -> tuple[object, int]:
         found = standing(folder)
         if not moved:
             moved.append(True)
