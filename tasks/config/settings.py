@@ -68,8 +68,8 @@ def thread_settings(num_busy: int = 1) -> dict[str, str]:
     """Return the environment of torch's threads in a worker: OMP_NUM_THREADS, or one for each usable CPU up to eight.
 
     Where `num_busy` workers compute at once each has its share, at least one. Threads sleep while they wait for each
-    other, unless OMP_WAIT_POLICY says otherwise: those that spin take the CPU from the one that they wait for, and on
-    two cores that another process uses too sampling becomes ten times slower (docs/benchmarks.md).
+    other, unless OMP_WAIT_POLICY says otherwise: those that spin take the CPU from the one that they wait for, so that
+    beside a busy process on two cores sampling takes more than twice as long (docs/benchmarks.md).
     """
     configured = os.environ.get("OMP_NUM_THREADS", "")
     threads = int(configured) if configured.isdigit() and int(configured) > 0 else min(8, usable_cpus())
