@@ -43,11 +43,7 @@ from gradus.models.objectives.ragged import Ragged  # noqa: E402
 from gradus.models.objectives.rows import Rows  # noqa: E402
 from gradus.models.policy import load_policy  # noqa: E402
 from gradus.models.training.learning_rows import learning_rows  # noqa: E402
-from gradus.models.training.parallel import (  # noqa: E402
-    ALONE,
-    Ranks,
-    shard,
-)
+from gradus.models.training.parallel import ALONE, Ranks, shard  # noqa: E402
 from gradus.models.training.passes import Budget, divided  # noqa: E402
 from gradus.models.training.settings import StepConfig  # noqa: E402
 from gradus.models.training.state import TrainState  # noqa: E402

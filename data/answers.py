@@ -1,11 +1,14 @@
-"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions."""
+r"""Reading golds and numbers exactly: thousands commas, signs, leading zeros, Unicode digits, simple LaTeX fractions.
+
+normalised_gold("1,200")        # "1200"
+number(r"\frac{2400}{2}")       # Fraction(1200)
+"""
 
 import json
 import re
 import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
-from itertools import accumulate
 
 _SIGNS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
 _RAISED = str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
@@ -118,8 +121,12 @@ def _formula_form(body: str) -> str | None:
 
 def _is_balanced(text: str) -> bool:
     """Return whether no brace of a text closes one before it."""
-    depths = [0, *accumulate((char == "{") - (char == "}") for char in text)]
-    return min(depths) == 0 == depths[-1]
+    depth = 0
+    for char in text:
+        depth += (char == "{") - (char == "}")
+        if depth < 0:
+            return False
+    return depth == 0
 
 
 def further_golds(extra: str | None) -> list[str]:

@@ -121,7 +121,7 @@ def take_or_null(column: Column, index: Ints) -> pa.Array:
     return one_array(column).take(pa.array(index, mask=index < 0))
 
 
-def beside(rows: pa.Table, key: str, others: pa.Table, names: Sequence[str]) -> pa.Table:
+def looked_up(rows: pa.Table, key: str, others: pa.Table, names: Sequence[str]) -> pa.Table:
     """Return rows with columns of others of the same key in the place of their own; null where there is no other."""
     at = positions(rows.column(key), others.column(key))
     rows = rows.drop_columns([name for name in names if name in rows.column_names])

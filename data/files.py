@@ -1,4 +1,9 @@
-"""Files that appear whole or not at all: written under a temporary name beside the final one, then renamed."""
+"""Files that appear whole or not at all: written under a temporary name beside the final one, then renamed.
+
+replace_file(folder / "state.json", content)
+with replacing(folder / "part-00000.parquet", durable=True) as temporary:
+pq.write_table(rows, temporary)
+"""
 
 import contextlib
 import json

@@ -39,7 +39,8 @@ def nearest(wrong: str, known: Iterable[str]) -> list[str]:
 
 def did_you_mean(wrong: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return a hint with the nearest names; if none is near `otherwise`, or all names."""
-    found = nearest(wrong, names := list(known))
+    names = list(known)
+    found = nearest(wrong, names)
     return f"did you mean {' or '.join(found)}?" if found else otherwise or f"it is one of {', '.join(names)}"
 
 

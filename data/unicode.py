@@ -1,4 +1,7 @@
-"""Text that UTF-8 has a form for: JSON and names of files may hold half of a character."""
+r"""Text that UTF-8 has a form for: JSON and names of files may hold half of a character.
+
+whole("a\ud800")      # "a\N{REPLACEMENT CHARACTER}"
+"""
 
 import re
 

@@ -1,4 +1,7 @@
-"""Training target made of a worked solution: the solution as it stands, or a template that places it."""
+r"""Training target made of a worked solution: the solution as it stands, or a template that places it.
+
+worked_text("{solution}\n#### {answer}", "8+5=13", "13")      # "8+5=13\n#### 13"
+"""
 
 import re
 

@@ -1,4 +1,9 @@
-"""Parameters of calls, declared once: verbs of the command line and forms of Prefect are made from them."""
+"""Parameters of calls, declared once: verbs of the command line and forms of Prefect are made from them.
+
+    def prune(run: Annotated[Run | str, KNOWN_RUN], *, keep: Annotated[str, Taken("checkpoints that stay")] = KEEP): ...
+
+Completion at the Tab key lists folders alone.
+"""
 
 import functools
 import math

@@ -1,11 +1,14 @@
 """Deployments: every flow under its name, with parameters; `train` also with a paused example schedule.
 
+    gradus serve                                            # in one terminal
+    prefect deployment run 'score/score' -p rollouts=...    # in another, with PREFECT_API_URL set
+
 A new start of `serve` keeps a user's changes in Prefect (schedules, parameters, tags, a paused deployment, its limits)
 and renews the flow's location, the schema of its parameters and its description.
 
-Two automations of Prefect go with them: a webhook is called for a training that failed, and one whose process was
-killed, which its heart-beats tell, is ended. The webhook's address is kept as a block whose field is secret. Both are
-found by their names, so that serving twice makes neither twice; one that was switched off stays off.
+With a webhook there are two automations of Prefect: one calls it for a training that failed, the other ends a training
+whose process was killed, which sends no heart-beats. Prefect keeps the address as a Webhook block, whose field is
+secret. Automations are found by name, so that serving twice makes none twice; one that was switched off stays off.
 """
 
 import functools

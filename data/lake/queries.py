@@ -1,5 +1,9 @@
 """SQL over the lake: a locked-down DuckDB that reads verified rows and nothing else.
 
+    tables = {"scores": artifact_rows(store, "scores", [ref]), "runs": Relation.of(table)}
+    with select(tables, {}, "select outcome, count(*) from scores group by outcome") as answer:
+        for rows in answer.batches: ...
+
 Rows are read, and the files below them checked, only of relations whose name occurs in the query; the others are there
 with their columns, so that `show tables` and `describe` are complete.
 Covered: the bytes of every file are checked before they are read (DuckDB returns flipped bits as values); a query

@@ -1,8 +1,12 @@
-"""The artifact store: immutable shards, a manifest written last, and reads that verify. Local folders only.
+"""The artifact store: immutable shards, a manifest written last, and reads that verify.
+
+    store = Store(Path("lake"))
+    with_rows = store.put("problems", table)        # a user's own rows, named by their content
+    store.read(with_rows)                           # verified against the manifest's SHA-256
 
 A file appears under a temporary name, is flushed to disk and renamed; a shard counts as done when its receipt
 (name, sha256, bytes, rows) is there too; the artifact counts as done when its manifest is.
-A writer is used under the artifact's lock (gradus.data.runlock).
+A writer is used under the artifact's lock (gradus.data.runlock). Left out: object storage (local folders only).
 """
 
 import contextlib

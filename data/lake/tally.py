@@ -1,5 +1,9 @@
 """Score rows counted by DuckDB: a row for each problem, kind of rollout, reward and verdict.
 
+    with MemoryLimit(2_000_000_000, folder).database() as database:
+        tally = Tally(database, scores=store.files(scores), rollouts=store.files(rollouts))
+        for rows in tally.counts(): ...     # whole problems, in the order of problem ids, rewards and verdicts
+
 Whole numbers alone are summed here. A sum of rewards would depend on the order in which DuckDB adds, so on threads and
 memory: who reads the rows adds rewards, in the order of their size. Grouping and sorting spill to the disk.
 """

@@ -32,7 +32,10 @@ def state_ref(checkpoint: Ref) -> Ref:
 
 
 def pointer(checkpoint: Ref, *, step: int, optimizer: str, threads: int, repeats: bool) -> bytes:
-    """The content of POINTER; `repeats`: whether the same update makes the same bits again."""
+    """The content of POINTER: the name of the train state, its optimiser, the steps taken until then, the threads.
+
+    `repeats` is true if the same update makes the same bits again.
+    """
     named = {"train_state": str(state_ref(checkpoint)), "optimizer": optimizer, "step": step, "threads": threads}
     return json.dumps({**named, "repeats": repeats}).encode()
 

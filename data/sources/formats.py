@@ -2,7 +2,9 @@ r"""One row of a known format -> one problem. UnusableRowError says why a row ca
 
 gsm8k: `question`, `answer` with <<a=b>> marks and `#### gold`. math: `problem`, `solution` with the gold in \boxed{}.
 hints: the Scaf-GRPO table with its three tiers. plain: columns by our own names. Items of reasoning-gym's chain_sum get
-a worked solution.
+a worked solution:
+
+    worked_solution("12 + 5 - 3")   # (["12+5=17", "17-3=14"], "14")
 """
 
 import contextlib

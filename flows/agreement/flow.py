@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, beside, bools, floats, positions, take_or_null
+from gradus.data.arrays import Bools, Floats, bools, floats, looked_up, positions, take_or_null
 from gradus.data.files import replace_file
 from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
@@ -188,7 +188,7 @@ class _Bisecting:
         asked = rows.select([name for name in _ASKED if name in rows.column_names])
         columns = ("problem_id", "question", "answer")
         problems = pa.concat_tables([self._store.read(ref, columns) for ref in self._problems(index)])
-        return beside(asked, "problem_id", problems, columns[1:])
+        return looked_up(asked, "problem_id", problems, columns[1:])
 
 
 def _correct(store: Store, scores: Ref, rows: pa.Table) -> pa.Array:

@@ -1,5 +1,12 @@
 """A call of the library: by the program, which has prepared its process, or as a guest in a process of the user's.
 
+    @call
+    def hint(problems: Input) -> Artifact:
+        with computing() as ready:
+            from gradus.flows import stages
+            ready()
+            return made(stages.hint(named(problems)))
+
 A guest leaves environment variables, signal handlers, logging and the settings of other libraries as it found them,
 releases Prefect's server, and prints nothing unless `progress` asks for it. A signal reaches the handler that was
 there once the run is closed. Calls of several threads take turns, since they share the environment.

@@ -96,7 +96,9 @@ def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: b
             {
                 "round": each.made.round,
                 "checkpoint": str(each.made.ref),
-                "lost": ", ".join(["weights"] * bool(each.weights) + ["train state"] * bool(each.state)),
+                "lost": ", ".join(
+                    name for name, gone in (("weights", each.weights), ("train state", each.state)) if gone
+                ),
                 "bytes": each.num_bytes,
                 "updates": each.num_updates,
                 "seconds": round(each.seconds, 1),

@@ -1,4 +1,8 @@
-"""The methods of a comparison: recipes, and the values of settings with several. Does not import Prefect."""
+"""The methods of a comparison: recipes, and the values of settings that are given several of. Does not import Prefect.
+
+methods_of(home.runs, ["demo"], ["escalate=[2]", "escalate=[]", "update.lr=1e-4"], rounds=3)
+    # two methods: demo escalate=[2] and demo escalate=[]
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

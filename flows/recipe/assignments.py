@@ -1,4 +1,7 @@
-"""Changes of a recipe as they are typed: `a.b=c` texts, or values by dotted key."""
+"""Changes of a recipe as they are typed: `a.b=c` texts, or values by dotted key.
+
+assign(body, ["update.lr=1e-4", "escalate=[1, 2]"])
+"""
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Check a recipe before a server, a worker or the first stage starts: files, names, and parts that fit one another."""
+"""Check a recipe before a server, a worker or the first stage starts: files, names, and parts that fit one another.
+
+check_recipe(load_recipe("mine.toml"), home.lake)      # UsageError or BadInputError, with what to change
+"""
 
 import contextlib
 import math

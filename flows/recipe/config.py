@@ -1,6 +1,7 @@
 """A recipe: everything that decides a training run, as one frozen model read from one TOML file.
 
-A method laid over the file wins over it, and `--set a.b=c` over both; of several the last.
+Order of precedence: the recipe's TOML, methods laid over it (gradus.flows.recipe.overlays), then `--set a.b=c`, in
+the order given.
 """
 
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,11 @@
-"""Changes of settings by round: overrides, and guards, which change settings once a round is outside their limits."""
+"""Changes of settings by round: overrides, and guards, which change settings once a round is outside their limits.
+
+[[guards]]
+metric = "policy/entropy"
+min = 0.05
+then = "back"                      # to the best policy so far, and on with
+changes = { "update.lr" = 3e-5 }
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal

@@ -1,4 +1,9 @@
-"""Parts of a run: methods as overlays, components of each kind and engines, to be listed and searched."""
+"""Parts of a run: methods as overlays, components of each kind and engines, to be listed and searched.
+
+selected("entropy")                # kind -> name -> facts, of all whose name, sentence, formula or paper has the word
+selected("gspo")                   # those of this name alone
+selected(kind="loss", paper="2507.18071")
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, cast

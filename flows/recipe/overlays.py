@@ -1,7 +1,18 @@
 """Methods as overlays: recipes/methods/NAME.toml holds the source of a method and the settings that it changes.
 
+    paper = "arXiv 2503.20783"
+    trust = "confirmed"
+    [update]
+    advantage = "dr_grpo"
+
+overlaid(body, find_overlays(["dr_grpo"]))      # the body of a recipe with these settings
+
 A number may follow one of the recipe: `lr = "=10 * update.lr"`, `length_tokens = "=curate.sample.max_tokens"`.
-Installed packages bring methods by an entry point of the group `gradus.methods` that names a package of .toml files.
+
+Installed packages bring methods by an entry point of the group `gradus.methods` that names a package of .toml files:
+
+    [project.entry-points."gradus.methods"]
+    mine = "my_package.methods"
 """
 
 import importlib.metadata

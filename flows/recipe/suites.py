@@ -1,7 +1,13 @@
 """Evaluation suites of a recipe: problems that measure the policy, and the choice of the best checkpoint.
 
-Keys of the table `evaluate` beside `suites` hold for each suite that does not set them itself; without `suites` they
-are those of the only one.
+Two forms of the table `evaluate` mean the same for one suite:
+
+    [evaluate]                              [[evaluate.suites]]
+    problems = "bundled:heldout"            name = "heldout"
+    sample = { n = 8 }                      problems = "bundled:heldout"
+                                            sample = { n = 8 }
+
+Keys beside `suites` hold for each suite that does not set them itself.
 """
 
 from collections import Counter

@@ -12,16 +12,14 @@ structured output. Shapes: B rows, T positions, V vocabulary.
 
 from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import Cache, DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer
 
 from gradus.models.devices import is_out_of_memory
 from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
+from gradus.models.engines.cache import empty_cache
 from gradus.models.engines.sampling import SamplingParams, draw, stopped, tail_tokens
 from gradus.models.policy import Policy
 
@@ -32,8 +30,6 @@ COMPACT_FRAC = 1 / 32
 PREFILL_TOKENS = 32_768
 """Prompt tokens, with padding, computed at once; a batch ends where its different prompts would exceed them."""
 PROBE_TOKENS = 48
-GROWTH_TOKENS = 32
-"""Number of tokens by which the cache grows."""
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
 """Largest mean absolute difference, nats a token, that rounding in this number format explains."""
 Logprobs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
@@ -235,7 +231,8 @@ class _Batch:
         ended = (complete | (self.limits <= self.position)) & self.alive
         finished: list[Finished] = []
         if bool(ended.any()):
-            finished = [self._finished(row, "stop" if complete[row] else "length") for row in ended.nonzero()[:, 0]]
+            rows = ended.nonzero()[:, 0].tolist()
+            finished = [self._finished(row, "stop" if complete[row] else "length") for row in rows]
             self.alive &= ~ended
             tokens = self._compact(tokens)
         if len(tokens):
@@ -256,7 +253,7 @@ class _Batch:
         found[rows] = torch.tensor(stopped(self.forward.policy.tokenizer, tails, stops), dtype=torch.bool)
         return found
 
-    def _finished(self, row: Tensor, reason: FinishReason) -> Finished:
+    def _finished(self, row: int, reason: FinishReason) -> Finished:
         place = int(self.places[row])
         tokens, logprobs = (each[: self.position, place].tolist() for each in (self.tokens, self.logprobs))
         return Finished(self.indices[place], tokens, logprobs, reason)
@@ -289,60 +286,3 @@ def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
     if not off <= bound:
         raise ValueError(f"its log-probs of a probe text are {off:.4f} nats a token from the policy's")
     return off
-
-
-class GrowingLayer(DynamicLayer):
-    """Keys and values (B, heads, tokens, dim) of one layer, as the beginning of a larger allocation: kept in place.
-
-    transformers' own DynamicLayer concatenates at every token and copies what is left whenever a row leaves; on a small
-    model that costs more than the attention itself.
-    """
-
-    _keys_room: Tensor | None = None
-    _values_room: Tensor | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Append keys and values (B, heads, new, dim) and give all there are."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if self._keys_room is None or self._values_room is None or end > self._keys_room.shape[-2]:
-            self._keys_room = _roomier(self.keys if start else None, key_states, end)
-            self._values_room = _roomier(self.values if start else None, value_states, end)
-        self._keys_room[:, :, start:end] = key_states
-        self._values_room[:, :, start:end] = value_states
-        self.keys, self.values = self._keys_room[:, :, :end], self._values_room[:, :, :end]
-        return self.keys, self.values
-
-    def batch_select_indices(self, indices: Tensor) -> None:
-        """Make row i what row indices[i] was; where rows only leave, no more than the changed ones are copied."""
-        if self._keys_room is None or self._values_room is None or self.keys is None or self.values is None:
-            return
-        rows, end = len(indices), self.keys.shape[-2]
-        if rows > len(self.keys):
-            self._keys_room = _roomier(self.keys[indices], self.keys, end)
-            self._values_room = _roomier(self.values[indices], self.values, end)
-        else:
-            moved = (indices != torch.arange(rows, device=indices.device)).nonzero()[:, 0]
-            for states in (self.keys, self.values):
-                states[moved] = states[indices[moved]]
-            self._keys_room, self._values_room = self._keys_room[:rows], self._values_room[:rows]
-        self.keys, self.values = self._keys_room[:, :, :end], self._values_room[:, :, :end]
-
-
-def empty_cache(config: PretrainedConfig) -> Cache:
-    """Return an in-place cache if all layers use full attention, else transformers' default."""
-    own = DynamicCache(config=config)
-    if all(type(layer) is DynamicLayer for layer in own.layers):
-        return Cache(layer_class_to_replicate=GrowingLayer)
-    return own
-
-
-def _roomier(states: Tensor | None, like: Tensor, tokens: int) -> Tensor:
-    """Room for `tokens` and GROWTH_TOKENS more, beginning with the states (B, heads, old, dim) where there are any."""
-    rows = len(like) if states is None else len(states)
-    room = like.new_empty((rows, like.shape[1], tokens + GROWTH_TOKENS, like.shape[3]))
-    if states is not None:
-        room[:, :, : states.shape[-2]] = states
-    return room

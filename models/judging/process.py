@@ -19,8 +19,8 @@ from urllib.parse import quote
 
 import gradus
 from gradus.components.user_modules import modules_of
+from gradus.models.judging.folders import make_folder
 from gradus.models.processes.child import Child
-from gradus.models.processes.tree import make_folder
 from gradus.models.rewards import RewardSpec
 from gradus.models.rewards.base import Row
 from gradus.models.sandbox import Group, confined, group_of

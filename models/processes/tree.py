@@ -1,12 +1,9 @@
-"""The end of a process with everything that it started, its working folders too."""
+"""The end of a process with everything that it started."""
 
 import contextlib
 import os
-import shutil
 import signal
-import tempfile
 import time
-from pathlib import Path
 
 import psutil
 
@@ -15,7 +12,6 @@ STOP_S = 0.5
 GONE_S = 5.0
 """Seconds to wait for killed processes to end: a busy machine takes some, a broken disk for ever."""
 _AGAIN_S = 0.005
-_PREFIX = "gradus-judge-"
 _ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 
 
@@ -63,14 +59,3 @@ def _wait(processes: list[psutil.Process], until: tuple[str, ...], limit_s: floa
         with contextlib.suppress(psutil.Error):
             while process.status() not in until and time.monotonic() < give_up:
                 time.sleep(_AGAIN_S)
-
-
-def make_folder() -> Path:
-    """Return a new folder for one child of this process: what hostile code leaves there no other child sees."""
-    return Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-"))
-
-
-def remove_folders(pid: int) -> None:
-    """Remove the folders of the children that a process started; call it once that process has ended."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}{pid}-*"):
-        shutil.rmtree(folder, ignore_errors=True)

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn import Module, Parameter
 from transformers import PreTrainedModel
 
-from gradus.models.training.packed.forward import layers_of
+from gradus.models.training.recomputation import layers_of
 
 
 @dataclass(frozen=True)

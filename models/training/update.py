@@ -25,10 +25,11 @@ from torch import Tensor
 
 from gradus.models.objectives.objective import WEIGHT, Objective, Part, advantage_column
 from gradus.models.objectives.rows import Rows, all_finite
-from gradus.models.training.packed.forward import Form, form_of, recomputed
+from gradus.models.training.packed.forward import Form, form_of
 from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.parallel import clip_gradients, sum_gradients
 from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
+from gradus.models.training.recomputation import recomputed
 from gradus.models.training.settings import StepConfig, learning_rate
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, UpdateError

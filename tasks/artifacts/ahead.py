@@ -138,7 +138,7 @@ def footprint(
         # The base of a new adapter is its own reference, with the adapter left out.
         trained = frozen + stepped * matrices + (reference if base_ref(store, policy) else 0)
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
-    return Footprint(needed, trained + sampler * separate_sampler, psutil.virtual_memory().total)
+    return Footprint(needed, trained + (sampler if separate_sampler else 0), psutil.virtual_memory().total)
 
 
 def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConfig, dtype: str) -> int:

@@ -1,5 +1,12 @@
 """Processes of ours: isolated from their surroundings, with logs, errors as data, and points where a test kills them.
 
+    isolate(os.environ)                                # once, in the command: what it starts inherits it
+    Popen(command, env=child_environment({"A": "b"}))  # every Python process of ours
+    die_with_parent(os.getppid())                      # first of all in a child; the parent that it expects
+    parent.send(failed(error))                         # in a child: an error as plain data
+    raise known_error(message) or ...                  # in the parent: what the child raised
+    GRADUS_FAULT="rollout:after_shard#2" gradus demo   # SIGKILL at the second passing of that point
+
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
 `error` end an import of a third-party library. Several processes append to a log, which is set aside when it grows.
@@ -34,8 +41,7 @@ MAX_LOG_BYTES = 4_000_000
 _TAIL_BYTES = 4096
 
 _WANTED = os.environ.get("GRADUS_FAULT")  # read once: some points are passed for every row
-"""The point at which a kill test makes this process die, as a power cut would: the second passing of it in
-`rollout:after_shard#2`."""
+"""The point at which a kill test makes this process die, as a power cut would."""
 _passed: Counter[str] = Counter()
 
 

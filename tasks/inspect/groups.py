@@ -1,5 +1,8 @@
 """Groups of rollouts with their texts, best and worst first, and lists of rounds, problems and groups in pages.
 
+    listing = Listing(rows, "groups", {"round": 3, "purpose": "train"}, condition="reward < 0.5")
+    listing.page(offset=0)
+
 A report and `gradus browse` show them. A filter chooses rollouts; a round, problem or group is listed with those of its
 rollouts that are chosen.
 """

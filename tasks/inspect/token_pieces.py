@@ -108,8 +108,13 @@ def word_diff(left: str, right: str) -> tuple[list[Part], list[Part]]:
     compared = [each[:MAX_WORDS] for each in words]
     sides: tuple[list[Part], list[Part]] = ([], [])
     for kind, a, b, c, d in SequenceMatcher(None, compared[0], compared[1]).get_opcodes():
-        for side, part in zip(sides, (compared[0][a:b], compared[1][c:d]), strict=True):
-            side.append(("".join(part), kind != "equal"))
+        _add(sides[0], compared[0][a:b], differs=kind != "equal")
+        _add(sides[1], compared[1][c:d], differs=kind != "equal")
     for side, each in zip(sides, words, strict=True):
-        side[:] = [part for part in (*side, ("".join(each[MAX_WORDS:]), False)) if part[0]]
+        _add(side, each[MAX_WORDS:], differs=False)
     return sides
+
+
+def _add(side: list[Part], words: Sequence[str], *, differs: bool) -> None:
+    if words:
+        side.append(("".join(words), differs))

@@ -29,8 +29,8 @@ from typing import Any, cast
 import psutil
 
 from gradus.data.errors import StageError
+from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.parent import Parent
-from gradus.models.processes.tree import remove_folders
 from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.host.libraries import lean_imports
 from gradus.tasks.host.processes import die_with_parent, failed, open_log

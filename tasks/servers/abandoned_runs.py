@@ -1,5 +1,9 @@
 """Runs that a killed process leaves in Prefect's state Running for ever.
 
+    left = left_behind(home.runs)           # before a run of one's own begins
+    close_abandoned(left)
+    close_unbegun(deployments)              # what a killed `gradus serve` had taken and not begun
+
 The next start closes all of it. MLflow's part is closed by the reporter, which outlives the flow
 (gradus.tasks.tracking.reporter); its keeper ends the server when it is idle (gradus.tasks.servers.keeper).
 """

@@ -1,5 +1,7 @@
 """Access to a server on loopback: by its own host names, from its own pages, with the secret of its home.
 
+    app = guarded(app)      # any ASGI application
+
 Refused before the application sees it: a request under another host name (DNS rebinding) and one from a page of another
 origin, whatever its method, websockets included. Prefect checks the secret of requests itself; `Login` does it for an
 application that does not.

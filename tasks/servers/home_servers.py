@@ -1,5 +1,9 @@
 """The two servers of a home: Prefect's, which its commands use, and MLflow's, which `gradus ui` starts.
 
+    connection = connect(home)          # at once: early requests wait
+    import gradus.flows.stages          # seconds, while the server imports what it needs
+    connection.wait()
+
 What is sent to the address of a connection reaches the server of this home, or nobody (gradus.tasks.servers.keeper).
 """
 

@@ -1,5 +1,7 @@
 """MLflow's server behind the door of gradus.tasks.servers.door, which asks each request for the secret of the home.
 
+    uvicorn --factory gradus.tasks.servers.mlflow_app:create --port 5000    # `mlflow_server` sets the environment
+
 Of MLflow's routes it has those of experiments, runs, models, datasets and traces, and the pages. Left out, and not
 imported where MLflow keeps them apart: its assistant, which has a shell; its gateway, webhooks, scorers, jobs and MCP
 servers, which call out or start something. A route that a later MLflow adds is left out until it is named here.

@@ -1,5 +1,7 @@
 """Prefect's server behind the door of gradus.tasks.servers.door; Prefect itself refuses requests without the secret.
 
+    uvicorn --factory gradus.tasks.servers.prefect_app:create --fd N    # `prefect_server` sets the environment
+
 The secret comes with HTTP's basic authentication, on websockets in the first message. Without it there are the files of
 the user interface and `/api/health`.
 """

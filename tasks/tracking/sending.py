@@ -71,10 +71,9 @@ class Sender:
         with classified(opening=True):
             uri = client.tracking_uri(home.root)
             if uri.startswith("sqlite:"):
-                with client.setup_lock(
-                    client.database(home.root).parent
-                ):  # another reporter may be creating it just now
-                    is_new = not client.database(home.root).exists()
+                database = client.database(home.root)
+                with client.setup_lock(database.parent):  # another reporter may be creating it just now
+                    is_new = not database.exists()
                 if is_new:
                     ensure_database(home.root)
             mlflow.set_tracking_uri(uri)

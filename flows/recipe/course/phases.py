@@ -1,4 +1,15 @@
-"""Phases of a training: rounds with problems and settings of their own, one phase after the other (docs/recipes.md)."""
+"""Phases of a training: rounds with problems and settings of their own, one phase after the other.
+
+[[phase]]
+rounds = 20                            # at most
+problems = "math.jsonl"
+until = { metric = "reward/mean", min = 0.8, patience = 3 }
+changes = { "curate.sample.max_tokens" = 1024 }
+
+[[phase]]                              # up to the recipe's `rounds`
+problems = "code.jsonl"
+changes = { "score.rewards" = [{ name = "code.py:passes" }] }
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, cast

@@ -1,5 +1,8 @@
 """Schedules of a recipe: a table in place of a number, from which each round's settings get their number.
 
+[update]
+lr = { schedule = "linear", start = 1e-4, end = 1e-6, rounds = 100 }
+
 When a recipe is read they are taken out of its sections, which keep the number of the first round.
 """
 

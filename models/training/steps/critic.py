@@ -91,9 +91,7 @@ class Critic(torch.nn.Module):
             raise UpdateError(f"the critic has loss {loss} and gradient norm {norm}")
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        aim, error = targets[rows.mask].double(), (targets - before)[rows.mask].double()
-        variance = float(aim.var(correction=0))  # 0 if the targets do not vary
-        explained = 1 - float(error.var(correction=0)) / variance if variance else 0.0
+        explained = _explained_variance(targets[rows.mask], before[rows.mask])
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
 
     def _gradient(self, rows: Rows, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows) -> float:
@@ -124,3 +122,9 @@ def _is_output(backbone: PreTrainedModel, parameter: torch.nn.Parameter) -> bool
     output, embeddings = backbone.get_output_embeddings(), backbone.get_input_embeddings()
     own = {id(p) for p in output.parameters()} if isinstance(output, torch.nn.Module) else set[int]()
     return id(parameter) in own - {id(p) for p in embeddings.parameters()}
+
+
+def _explained_variance(targets: Tensor, values: Tensor) -> float:
+    """1 - Var(R - V) / Var(R); 0 if the targets do not vary."""
+    variance = float(targets.double().var(correction=0))
+    return 1 - float((targets - values).double().var(correction=0)) / variance if variance else 0.0

@@ -1,4 +1,8 @@
-"""Components as settings name them: a name and, beside it, the component's own settings; a name alone has the defaults.
+"""Components as settings name them: a name and, beside it, the component's own settings.
+
+    update.advantage = "grpo"                              # its settings are the defaults
+    update.advantage = { name = "grpo", std_eps = 1e-6 }
+    curate.filters = [{ name = "mine.py:short", max_words = 30 }]
 
 They are checked against the component's signature when they are read (gradus.components), and the defaults filled in,
 so that they are stored and part of the identity. A user's file that cannot be read is left to the checks before a run

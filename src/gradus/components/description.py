@@ -1,4 +1,8 @@
-"""Description of a component and its settings, read from its source: nothing is imported, nothing is run."""
+"""Description of a component and its settings, read from its source: nothing is imported, nothing is run.
+
+described(Path("mine.py"))      # [Component(kind="filter", name="short", settings=<model>, ...)]
+function_in(Path("mine.py"), "short", "filter")
+"""
 
 import ast
 import re

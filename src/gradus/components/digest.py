@@ -1,5 +1,7 @@
 """The digest of a component: its own source and that of the helpers that it uses, without comments, texts and types.
 
+    code_digest(find("loss", "clip"))     # 16 hexadecimal digits
+
 Helpers are what a function names in its own module and in modules of the component folders, and what those name. What
 comes from elsewhere (libraries, other modules of Gradus) counts by its name.
 """

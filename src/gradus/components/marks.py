@@ -1,7 +1,9 @@
-"""Marked parts of a completion, as functions of users return them. Light: judge processes import it.
+"""Marked parts of a completion, as functions of users return them.
+
+    marks_of([{"name": "step", "start": 0, "end": 9, "value": 1.0}], 40, "characters")
 
 A mark is a mapping with `name`, `start` and `end` (half-open, characters in a reward, tokens in a shape), and
-optionally `value`, a number, and `label`, a text.
+optionally `value`, a number, and `label`, a text. Light: judge processes import it.
 """
 
 import math

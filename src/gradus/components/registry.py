@@ -1,7 +1,14 @@
 """Every component by kind and name: ours, those of installed packages, and a user's `path/to/file.py:function`.
 
+    find("advantage", "grpo").settings(std_eps=1e-6)
+    find("filter", "mine.py:short")              # a function of a user's file
+    function_of(find("advantage", "grpo"))       # imports its module
+
 Ours are the decorated functions in the folder of their kind and its subfolders; a new file there is found, no table
-names it. Those of installed packages are entry points of the group `gradus.KIND` (docs/extending.md).
+names it. Those of installed packages are entry points of the group `gradus.KIND`:
+
+    [project.entry-points."gradus.filter"]
+    short = "my_package.filters:short"
 """
 
 import importlib

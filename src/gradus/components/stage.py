@@ -1,8 +1,12 @@
 """Declare a stage: one value, from which its verb, its flow, its section of a recipe and its place in the lake follow.
 
-A package installs it as an entry point of the group `gradus.stages` (docs/extending.md). The file of a declaration is
-light: what computes (`run`), checks (`check`) or describes a table (`table`) is named as module:function, and imported
-when it is needed.
+    ECHO = Stage(
+        "echo", "Repeat the rollouts.", version=1, makes="echoes", settings=EchoConfig,
+        takes=(Role("rollouts", "rollouts: a file or an artifact"),), when="round", run="my_package.work:echo",
+    )
+
+A package installs it as an entry point of the group `gradus.stages`. The file of a declaration is light: what computes
+(`run`), checks (`check`) or describes a table (`table`) is named as module:function, and imported when it is needed.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,5 +1,9 @@
 r"""Templates: texts in which names in braces are replaced, and what a component says of the names in one of its own.
 
+    filled("{question} Use {{x}}.", question="1 + 2 = {y}")    # "1 + 2 = {y} Use {x}."
+
+    template: Annotated[str, Template("question", "answer")] = ""
+
 A template is text, not a program: names are replaced once and literally, whatever braces the rest of it or the texts
 have; `{{name}}` is `{name}`. `{answer:fenced}` puts the text between fences that it cannot close, for a model that
 judges what another one wrote.

@@ -1,5 +1,8 @@
 """Modules of a user's own: those that a file leads to by its text, and those that a process loads, with their content.
 
+    modules, packages = modules_of(Path("mine.py"))    # {"helper": Module(...)}, {"numpy"}; nothing is run
+    watch(report)                # from here on `report` is called with every such module, before its code runs
+
 A file leads to what its import statements name, wherever they stand, to what `import_module` is called with as it
 stands, and to what a list `modules` names: `modules = ["plugins.one", "../shared/two.py"]` declares what is imported by
 names that only a run decides, or from folders that it puts on the path. A module counts as the user's own unless it

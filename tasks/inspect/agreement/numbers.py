@@ -168,7 +168,10 @@ def search(rounds: Sequence[int], audit: Callable[[int], Audited]) -> Bisection:
 
 
 def fisher(one: Audited, other: Audited) -> float:
-    """Return the chance (Fisher 1935) of at least as many disagreements in `one`, if they fell at random."""
+    """Return the chance of at least as many disagreements in `one`, if they fell on the rows of both at random.
+
+    Fisher, "The logic of inductive inference", 1935: the upper tail of the hypergeometric distribution.
+    """
     total, differ = one["rows"] + other["rows"], one["differ"] + other["differ"]
     ways = math.comb(total, one["rows"])
     tail = range(one["differ"], min(differ, one["rows"]) + 1)

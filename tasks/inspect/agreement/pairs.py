@@ -12,7 +12,7 @@ from typing import Any, TypedDict
 import numpy as np
 import pyarrow as pa
 
-from gradus.data.arrays import Bools, Floats, Ints, beside, bools, codes, floats, ints, pc
+from gradus.data.arrays import Bools, Floats, Ints, bools, codes, floats, ints, looked_up, pc
 from gradus.data.curation.grading import summarise
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
@@ -157,7 +157,7 @@ def _rows(store: Store, judged: Judged, *, again: bool) -> pa.Table:
     found = store.read(judged.rollouts, ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion"))
     length = pc.coalesce(pc.list_value_length(found.column("completion_tokens")), pa.scalar(0, pa.int32()))
     problems = pa.concat_tables([store.read(ref, ("problem_id", "domain", "source")) for ref in judged.problems])
-    found = beside(found, "problem_id", problems, ("domain", "source")).drop_columns(["completion_tokens"])
+    found = looked_up(found, "problem_id", problems, ("domain", "source")).drop_columns(["completion_tokens"])
     same = {"run": judged.run, "round": judged.round, "purpose": judged.purpose, "again": again}
     columns = {name: pa.repeat(value, found.num_rows) for name, value in same.items()}
     for name, column in {"tokens": length.cast(pa.int64()), **columns}.items():
@@ -169,7 +169,7 @@ def _scores(store: Store, judged: Sequence[Judged], number: int) -> _Scores:
     parts, columns = list[pa.Table](), ("reward", "correct", "extracted")
     for each in judged:
         scores = store.read(each.scores[number], ("rollout_id", *columns))
-        parts.append(beside(store.read(each.rollouts, ("rollout_id",)), "rollout_id", scores, columns))
+        parts.append(looked_up(store.read(each.rollouts, ("rollout_id",)), "rollout_id", scores, columns))
     table = pa.concat_tables(parts)
     correct = floats(table.column("correct"))
     extracted = table.column("extracted").combine_chunks()

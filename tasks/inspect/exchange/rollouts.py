@@ -14,7 +14,7 @@ from typing import Any, Literal, cast, get_args
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from gradus.data.arrays import beside
+from gradus.data.arrays import looked_up
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse, shortened
@@ -303,10 +303,10 @@ def _joined(store: Store, use: Use) -> pa.Table:
     """Return rollouts with their scores, and with question and gold answer of their problems where those are there."""
     rows, problems = store.read(use.rollouts), _problems(store, use)
     if use.scores is not None:
-        rows = beside(rows, "rollout_id", store.read(use.scores, ["rollout_id", *_SCORED]), _SCORED)
+        rows = looked_up(rows, "rollout_id", store.read(use.scores, ["rollout_id", *_SCORED]), _SCORED)
     if problems is not None:
         asked = [name for name in ("question", "answer") if name not in rows.column_names]
-        rows = beside(rows, "problem_id", problems, asked)
+        rows = looked_up(rows, "problem_id", problems, asked)
     return rows
 
 

@@ -1,5 +1,7 @@
 """Write a run's report: `report.html`, one file that loads nothing and runs nothing, and its pictures as PNG.
 
+write_report(Home.from_environment(), "demo-1a2b3c4d", Path("report.html"), print)
+
 echo null | python -m gradus.tasks.inspect.report.writing RUN PAGE TABLE    # in a process of its own (see at_end.py)
 
 Its texts are few: problems that changed most, groups of unequal rewards, what evaluations newly solved and lost, and

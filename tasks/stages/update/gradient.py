@@ -22,9 +22,10 @@ from gradus.models.objectives.objective import advantage_column
 from gradus.models.objectives.rows import Rows
 from gradus.models.training.gradients import Gradient, Moved, half_gradients, moved
 from gradus.models.training.learning_rows import learning_rows
-from gradus.models.training.packed.forward import form_of, recomputed
+from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.logprobs import vocabulary
 from gradus.models.training.passes import Budget, all_tokens
+from gradus.models.training.recomputation import recomputed
 from gradus.models.training.steps.critic import UpdateError
 from gradus.models.training.update import Step, counted_rows
 from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error

@@ -176,7 +176,7 @@ def _left_out(table: pa.Table) -> dict[str, int]:
     why = table.column(REASON)
     replaced = pc.unique(table.column("group_id").filter(pc.fill_null(pc.equal(why, REPLACED), fill_value=False)))
     counts = {"replaced_groups": len(replaced), "unjudged_rows": table.column("reward").null_count}
-    num = Counter(why.drop_null().to_pylist())
+    num = Counter({each["values"]: each["counts"] for each in pc.value_counts(why.drop_null()).to_pylist()})
     others = num.total() - sum(num[known] for known in (CONTINUED, REPLACED, UNJOINED, UNJUDGED))
     more = {"unjoined_rows": num[UNJOINED], "shaped_out_rows": others, "replaced_parents": num[CONTINUED]}
     return {**counts, **{name: n for name, n in more.items() if n}}

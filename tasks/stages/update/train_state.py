@@ -24,8 +24,8 @@ from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, write_policy
 from gradus.models.training.lora import has_lora
 from gradus.models.training.optimizers.making import OptimizerError
-from gradus.models.training.packed.forward import layers_of
 from gradus.models.training.parallel import ALONE, Ranks
+from gradus.models.training.recomputation import layers_of
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect

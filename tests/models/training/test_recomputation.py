@@ -11,9 +11,10 @@ from transformers import PreTrainedModel
 
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.policy import load_policy
-from gradus.models.training.packed.forward import Form, layers_of, recomputed
+from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.packed.packing import Pack, pack_of
+from gradus.models.training.recomputation import layers_of, recomputed
 from tests.models.training.packed.test_logprobs import tiny
 
 BUNDLED = Path(__file__).parents[3] / "data" / "samples" / "policy"
