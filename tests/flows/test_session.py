@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from gradus.data.lake.store import Ref
@@ -55,6 +56,27 @@ def test_a_training_that_measured_something_leaves_a_report_and_one_that_reuses_
         running.outcomes.append(Outcome("score", "train", 1, ref, reused=True, seconds=0.0, report={}))
     assert (folder / REPORT_PAGE).read_text() == "kept"
     assert statuses(folder) == ["finished", "finished"]
+
+
+def test_workers_that_compute_at_once_share_the_threads_and_sleep_while_they_wait(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GRADUS_REPORT", "later")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    before = psutil.Process().children()
+
+    def environment() -> dict[str, str]:
+        """That of the worker, once it runs a program of its own."""
+        workers = [each for each in psutil.Process().children() if each not in before]
+        (found,) = (each.environ() for each in workers if "gradus.tasks.runtime.worker" in each.cmdline())
+        return found
+
+    for apart, threads in ((False, "4"), (True, "2")):
+        with open_session(RunSpec("made-2", "train"), separate_sampler=apart) as running:
+            running.pool.prestart("score")
+            found = environment()
+        assert (found["OMP_NUM_THREADS"], found["OMP_WAIT_POLICY"]) == (threads, "PASSIVE")
 
 
 def test_a_report_that_fails_is_a_sentence_and_the_training_is_finished(

@@ -285,6 +285,18 @@ def test_pools_stay_warm_and_leave_with_their_rewards(store, warm):
     assert pool.pids == []
 
 
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux alone has affinities")
+def test_there_are_no_more_judges_than_cpus_that_the_stage_may_use(store, warm):
+    rollouts, before = rollouts_of(store, *(row(f"p{i}", "#### 3", "3") for i in range(40))), os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        score(store, warm, NUMERIC, rollouts)
+    finally:
+        os.sched_setaffinity(0, before)
+    (pool,) = warm.of(JudgePools).by_reward.values()
+    assert len(pool.pids) == 1
+
+
 def test_samples_hold_best_worst_and_failed(store, warm):
     rows = [row(f"p{i}", f"#### {i % 2}", "1" if i < 30 else None) for i in range(40)]
     result, _ = score(store, warm, NUMERIC, rollouts_of(store, *rows))

@@ -62,6 +62,7 @@ class Kills:
     def __call__(self, frac: float, text: str = "") -> None:
         if text.startswith(self.at) and not self.here:
             self.here |= ranks_here()
+            assert {each.environ()["OMP_WAIT_POLICY"] for each in self.here.values()} == {"PASSIVE"}
             self.here[self.rank].kill()
 
 
