@@ -107,6 +107,26 @@ def held(folder: Path, wait: Callable[[], object] = lambda: None, command: str =
         yield
 
 
+@contextlib.contextmanager
+def sole(folder: Path, *, wait: bool = True) -> Generator[bool]:
+    """Hold the kernel's lock of a folder itself, which names no holder; yield False if another process has it.
+
+    With `wait` it is held after any other process, and made, for its owner alone, if it is not there.
+    """
+    if wait:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        mine = True
+    except BlockingIOError:
+        mine = False
+    try:
+        yield mine
+    finally:
+        os.close(opened)
+
+
 def holder(folder: Path) -> Holder | None:
     """Return the holder of a folder; None if no living process holds it."""
     path = folder / LOCK

@@ -6,7 +6,6 @@ MLflow is never imported here: that takes three seconds, and a tracker that is d
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import shlex
@@ -14,7 +13,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Generator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -27,7 +26,6 @@ from gradus.tasks.host.processes import child_environment, open_log
 from gradus.tasks.runs.journal import event_lines
 
 STATE = "tracking.json"
-_LOCK = ".tracking.lock"
 
 MOMENT_S = 0.3
 """Limit of the one connection by which a command finds out whether a tracker listens."""
@@ -107,27 +105,6 @@ def status(folder: Path) -> Status:
     except CorruptArtifactError as error:  # said here, raised where the journal is needed: the run itself is well
         problem, untold = str(error), 1
     return Status(folder.name, untold, len(state.refused), problem, state.refused[-1] if state.refused else "")
-
-
-@contextlib.contextmanager
-def sole_teller(folder: Path) -> Generator[bool]:
-    """Hold the run's tracking lock; False if another process reports already. The kernel frees it at exit."""
-    with (folder / _LOCK).open("a", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-        else:
-            yield True
-
-
-@contextlib.contextmanager
-def setup_lock(folder: Path) -> Generator[None]:
-    """Hold the lock under which the embedded database is created: processes that do it at the same time break it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".setup.lock").open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def tracker_environment() -> dict[str, str]:
