@@ -102,10 +102,18 @@ def _delete(home: Home, run: str, *, yes: bool, as_json: bool) -> None:
 
     if not yes:
         answer(plan_deleting(home, run), as_json, render_deleted)
-        if as_json or not sys.stdin.isatty() or not typer.confirm("delete them?"):
-            aside("nothing was deleted; --yes deletes without asking")
-            return
-    answer(delete_run(home, run), as_json, render_deleted)
+    if yes or _agreed("delete them?", "deleted", as_json):
+        answer(delete_run(home, run), as_json, render_deleted)
+
+
+def _agreed(question: str, done: str, as_json: bool) -> bool:
+    """Ask at the terminal; UsageError if there is none, or if its output is an answer for a program."""
+    if as_json or not sys.stdin.isatty():
+        raise UsageError(f"nothing was {done}, since this can only be asked at a terminal", hint="to agree, add --yes")
+    agreed = typer.confirm(question)
+    if not agreed:
+        aside(f"nothing was {done}")
+    return agreed
 
 
 def show(
@@ -348,15 +356,11 @@ def prune(dry_run: DryRoom = False, yes: Yes = False, as_json: AsJson = False, *
     computes a pruned checkpoint again.
     """
     planned = run_calls.dry_prune(**given)
-    asked = not (yes or dry_run or as_json) and sys.stdin.isatty() and bool(planned["checkpoints"])
-    if dry_run or asked:
+    ask = bool(planned["checkpoints"]) and not (yes or dry_run)
+    if dry_run or ask:
         answer(planned, as_json, render_freed)
-    if dry_run:
-        return
-    if asked and not typer.confirm("remove them?"):
-        line("nothing was removed")
-        return
-    answer(run_calls.prune(**given), as_json, render_freed)
+    if not dry_run and (not ask or _agreed("remove them?", "removed", as_json)):
+        answer(run_calls.prune(**given), as_json, render_freed)
 
 
 @options_of(run_calls.restore)

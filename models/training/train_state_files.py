@@ -1,4 +1,4 @@
-"""Files of a train state beside the policy: optimiser, masters, average, random numbers and cursor, and its critic.
+"""Files of a train state beside the policy: optimiser, masters, average and cursor, and its critic.
 
 Reading is strict: a missing or an unknown field raises. No pickle is written or read.
 """
@@ -21,12 +21,11 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic
 from gradus.models.training.tensor_files import CheckpointError, Collect, SavedTensors, copy_into, tensor_files
 
-OPTIMIZER, RNG, MASTERS, AVERAGE = "optimizer", "rng", "masters", "ema"
+OPTIMIZER, MASTERS, AVERAGE = "optimizer", "masters", "ema"
 CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
 """Stems of the files: NAME.safetensors, or NAME-00001-of-00003.safetensors and so on."""
 CURSOR = "state.json"
-_RNG_FIELDS = ("state", "inc", "has_uint32", "uinteger")
-_RNG_BYTES = 16
+"""The file with the number of steps and the state of the random numbers."""
 _NAME, _USUAL = "optimizer", "adamw"
 """Key that names the optimiser in a file of state, and the optimiser that need not be named."""
 
@@ -46,14 +45,13 @@ def train_state_files(train_state: TrainState, critic: Critic | None = None, *, 
 
     `masters`: with the float32 weights, where the policy's own files do not have them.
     """
-    step = train_state.step  # which every rank knows
+    cursor = json.dumps({"step": train_state.step, "rng": train_state.rng.bit_generator.state})  # of every rank
     kept, average = train_state.masters, tensor_files(AVERAGE, train_state.average) if train_state.average else {}
     return {
         **(tensor_files(MASTERS, kept) if masters else {}),
         **average,
         **_optimizer_files(OPTIMIZER, train_state.optimizer, kept, train_state.chosen.label),
-        **tensor_files(RNG, _rng_tensors(train_state.rng)),
-        CURSOR: lambda _owner: lambda path: path.write_text(json.dumps({"step": step})),
+        CURSOR: lambda _owner: lambda path: path.write_text(cursor),
         **(critic_files(critic) if critic is not None else {}),
     }
 
@@ -70,7 +68,7 @@ def restore_train_state(train_state: TrainState, files: Files, saved: SavedDtype
         each.require(_shapes(kept))
     if MASTERS in found and saved is not None:
         _refuse_others(kept, found[MASTERS], getattr(torch, saved))
-    step, rng = _cursor(files), _rng_state(files)
+    step, rng = _cursor(files)
     entries = _optimizer_state(OPTIMIZER, files, train_state.optimizer, kept, train_state.chosen.label)
     if MASTERS in found:
         copy_into(kept, found[MASTERS])
@@ -151,35 +149,17 @@ def _optimizer_state(
     return entries
 
 
-def _rng_tensors(rng: np.random.Generator) -> dict[str, Tensor]:
-    """The state of a PCG64 generator; its integers of up to 128 bits as little-endian bytes."""
-    state: dict[str, Any] = dict(rng.bit_generator.state)
-    flat: dict[str, int] = {**state["state"], "has_uint32": state["has_uint32"], "uinteger": state["uinteger"]}
-    return {
-        name: torch.tensor(list(int(flat[name]).to_bytes(_RNG_BYTES, "little")), dtype=torch.uint8)
-        for name in _RNG_FIELDS
-    }
-
-
-def _rng_state(files: Files) -> dict[str, Any]:
-    saved = SavedTensors(RNG, files)
-    saved.require(dict.fromkeys(_RNG_FIELDS, (_RNG_BYTES,)))
-    flat = {name: int.from_bytes(bytes(tensor.tolist()), "little") for name, tensor in saved}
-    return {
-        "bit_generator": "PCG64",
-        "state": {"state": flat["state"], "inc": flat["inc"]},
-        "has_uint32": flat["has_uint32"],
-        "uinteger": flat["uinteger"],
-    }
-
-
-def _cursor(files: Files) -> int:
+def _cursor(files: Files) -> tuple[int, dict[str, Any]]:
+    """Return the number of steps and the state of the generator, a PCG64."""
     if CURSOR not in files:
         raise CheckpointError(f"{CURSOR} is missing")
     try:
         body = json.loads(files[CURSOR].read_bytes())
-    except ValueError as error:
-        raise CheckpointError(f"{CURSOR} cannot be read: {error}") from None
-    if not isinstance(body, dict) or list(body) != ["step"] or not isinstance(body["step"], int):
-        raise CheckpointError(f"the cursor has {body}, expected a whole number for step")
-    return body["step"]
+        generator = np.random.PCG64()
+        generator.state = body["rng"]
+        fits = body == {"step": body["step"], "rng": generator.state} and type(body["step"]) is int
+    except (ValueError, TypeError, LookupError, OverflowError) as error:
+        raise CheckpointError(f"{CURSOR} cannot be read: {error!r}") from None
+    if not fits:
+        raise CheckpointError(f"{CURSOR} does not hold a whole number as step and the state of a PCG64 as rng, alone")
+    return body["step"], body["rng"]

@@ -66,7 +66,12 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
     ]
     assert (lake / str(made[0]) / WEIGHTS).exists()
     before = bytes_below(lake)
-    done = program.json("prune", run, "--keep", "last=1")
+    code, out, err = program.run("prune", run, "--keep", "last=1")
+    assert code == 2
+    assert str(made[0])[:20] in out
+    assert "nothing was removed, since this can only be asked at a terminal" in err
+    assert (lake / str(made[0]) / WEIGHTS).exists()
+    done = program.json("prune", run, "--keep", "last=1", "--yes")
     assert done["bytes"] == planned["bytes"] == 2 * len(weights[0])
     assert abs(before - bytes_below(lake) - done["bytes"]) < 1000  # the notes
     shown = program.json("show", run)

@@ -32,10 +32,9 @@ def test_a_run_goes_with_the_artifacts_that_no_other_run_has(tmp_path: Path, mon
 
     run = CliRunner()
     planned = run.invoke(app, ["runs", "--delete", RUN])
-    assert planned.exit_code == 0
+    assert "nothing was deleted, since this can only be asked at a terminal" in str(planned.exception)
     assert "2 checkpoints, 2 evaluations, 4 rollouts, 4 scores" in planned.output
     assert "2 of its artifacts stay because other runs have them too" in planned.output
-    assert "nothing was deleted; --yes deletes without asking" in planned.output
     assert made.folder.is_dir()
 
     assert run.invoke(app, ["runs", "--delete", RUN, "--yes"]).exit_code == 0

@@ -9,7 +9,7 @@ from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import Collect
 from gradus.models.training.train_state_files import restore_train_state, train_state_files
 
-OPTIMIZER, RNG, MASTERS, CURSOR = "optimizer.safetensors", "rng.safetensors", "masters.safetensors", "state.json"
+OPTIMIZER, MASTERS, CURSOR = "optimizer.safetensors", "masters.safetensors", "state.json"
 
 
 def write_alone(files: Mapping[str, Collect], folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from gradus.models.training.checkpoint import write_policy
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
 from gradus.models.training.tensor_files import CheckpointError
-from tests.models.training.saved import CURSOR, MASTERS, OPTIMIZER, RNG, restore_bytes, state_bytes, weights_bytes
+from tests.models.training.saved import CURSOR, MASTERS, OPTIMIZER, restore_bytes, state_bytes, weights_bytes
 
 
 def train_state(seed: int = 0, layers: int = 1) -> TrainState:
@@ -70,23 +71,36 @@ def test_a_parameter_that_no_gradient_reached_is_restored_as_untouched() -> None
 
 
 def test_every_file_is_plain_json_or_safetensors() -> None:
-    files = state_bytes(trained(1))
-    assert set(files) == {OPTIMIZER, RNG, CURSOR, MASTERS}
-    assert json.loads(files[CURSOR]) == {"step": 1}
-    assert set(load(files[RNG])) == {"state", "inc", "has_uint32", "uinteger"}
+    source = trained(1)
+    files = state_bytes(source)
+    assert set(files) == {OPTIMIZER, CURSOR, MASTERS}
+    assert json.loads(files[CURSOR]) == {"step": 1, "rng": source.rng.bit_generator.state}
     assert {name.split(".")[0] for name in load(files[OPTIMIZER])} == {"exp_avg", "exp_avg_sq", "step"}
+
+
+def cursor(step: object, **other: Any) -> bytes:
+    """A cursor; fields of a generator's state change that one, others are its own."""
+    rng: dict[str, Any] = {**np.random.default_rng(0).bit_generator.state}
+    changed = {key: value for key, value in other.items() if key in rng}
+    return json.dumps(
+        {"step": step, "rng": {**rng, **changed}, **{k: v for k, v in other.items() if k not in rng}}
+    ).encode()
 
 
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        (CURSOR, b'{"step": 1, "epoch": 2}', "the cursor has"),
-        (CURSOR, b"{}", "the cursor has"),
-        (CURSOR, b'{"step": "1"}', "the cursor has"),
-        (CURSOR, b"[1]", "the cursor has"),
-        (CURSOR, b'{"step": 1', "state.json cannot be read"),
+        (CURSOR, cursor(step=1, epoch=2), "a whole number as step"),
+        (CURSOR, cursor(step="1"), "a whole number as step"),
+        (CURSOR, cursor(step=True), "a whole number as step"),
+        (CURSOR, cursor(step=1, state={"state": 1.5, "inc": 3}), "the state of a PCG64 as rng"),
+        (CURSOR, cursor(step=1, state={"state": -1, "inc": 3}), "state.json cannot be read: OverflowError"),
+        (CURSOR, cursor(step=1, state={"state": 2**128, "inc": 3}), "state.json cannot be read: OverflowError"),
+        (CURSOR, cursor(step=1, bit_generator="MT19937"), "state.json cannot be read: .*PCG64"),
+        (CURSOR, b'{"step": 1}', "state.json cannot be read: KeyError"),
+        (CURSOR, b"[1]", "state.json cannot be read: TypeError"),
+        (CURSOR, b'{"step": 1', "state.json cannot be read: JSONDecodeError"),
         (OPTIMIZER, b"torn", "optimizer.safetensors cannot be read"),
-        (RNG, save({"state": torch.zeros(16, dtype=torch.uint8)}), "rng.safetensors and the model disagree on"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(file: str, content: bytes, message: str) -> None:

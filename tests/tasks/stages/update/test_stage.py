@@ -56,7 +56,7 @@ def test_an_update_reports_what_it_did_and_leaves_a_loadable_policy(house: House
     assert (best["rollout_id"], best["reward"], best["completion"]) == ("a@r1h0:0", 1.0, "<b>text</b>")
     assert best["advantage"] == pytest.approx(0.75 / 0.5001)
     assert worst["advantage"] == pytest.approx(-0.5 / (math.sqrt(1 / 3) + 1e-4))
-    assert json.loads((state_folder(folder) / "state.json").read_text()) == {"step": 1}
+    assert json.loads((state_folder(folder) / "state.json").read_text())["step"] == 1
     before, after = house.weights(house.store.path(house.policy)), house.weights(folder)
     assert any(not torch.equal(before[name], after[name]) for name in before)
     load_policy(folder, "float32")
@@ -130,7 +130,7 @@ def test_a_warm_train_state_gives_the_bits_of_a_loaded_one(new_house: Callable[[
     more = {"warmup_steps": 5, "weight_decay": 0.1}
     warm, cold = chained(house, lambda: kept, **more), chained(new_house("cold"), Warm, **more)
     assert all(house.same_files(first, second) for first, second in zip(warm, cold, strict=True))
-    assert json.loads((state_folder(warm[-1]) / "state.json").read_text()) == {"step": 12}
+    assert json.loads((state_folder(warm[-1]) / "state.json").read_text())["step"] == 12
     latest, made = kept.of(KeptTraining).latest, warm[-1].name
     assert latest is not None
     assert (kept.of(KeptTraining).digest, latest.config.device) == (made, "auto")
