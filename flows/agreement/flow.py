@@ -5,6 +5,8 @@ lines of a file; the audited rows of a round are an artifact of their own, so th
 """
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,7 +19,7 @@ from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.flows.agreement.asked import agree_asked, bisect_asked
-from gradus.flows.agreement.ready import AgreeReady, BisectReady, Stored, agree_ready, bisect_ready
+from gradus.flows.agreement.ready import AgreeReady, BisectReady, agree_ready, bisect_ready
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
@@ -65,12 +67,12 @@ def _judged(session: Session, ready: AgreeReady) -> list[Judged]:
     with_own = len(ready.names) > len(ready.settings)
     for each in ready.stored:
         of_run = f"-{runs.index(each.run) + 1}" if len(runs) > 1 else ""
-        scores = [each.own] if with_own and each.own is not None else []
+        scores = [*each.scores] if with_own else []
         for name, config in zip(ready.names[with_own:], ready.settings, strict=True):
             inputs = {"rollouts": [each.rollouts], "problems": each.problems}
             purpose = f"{name}-{each.purpose}{of_run}"
             scores.append(session.stage(Call("score", config, inputs, round=each.round, purpose=purpose)).ref)
-        found.append(Judged(each.run, each.round, each.purpose, each.rollouts, each.problems, scores))
+        found.append(replace(each, scores=scores))
     return found
 
 
@@ -148,9 +150,8 @@ class _Bisecting:
         """Return the rows of a round that are audited, with the run's own verdict."""
         parts = list[pa.Table]()
         for each in (each for each in self._ready.stored if each.round == index):
-            assert each.own is not None
             table = self._store.read(each.rollouts)
-            own = _correct(self._store, each.own, table)
+            own = _correct(self._store, each.scores[0], table)
             doubted = self._doubted(each, floats(own))
             table = table.append_column("own", own).append_column("doubted", pa.array(doubted))
             parts.append(table.filter(own.is_valid()))
@@ -159,7 +160,7 @@ class _Bisecting:
         right, doubted = (bools(rows.column(name)) for name in ("own", "doubted"))
         return rows.take(pa.array(chosen_rows(right, doubted, self._num_rows, rng)))
 
-    def _doubted(self, stored: Stored, right: Floats) -> Bools:
+    def _doubted(self, stored: Judged, right: Floats) -> Bools:
         """Return the rows (N,) on which a cheap reward disagrees with the run's own verdict, NaN for none."""
         found = np.zeros(len(right), np.bool_)
         for number, config in enumerate(self._ready.beside):
@@ -168,7 +169,9 @@ class _Bisecting:
             found |= ~np.isnan(verdict) & ~np.isnan(right) & (verdict != right)
         return found
 
-    def _verdicts(self, config: ScoreConfig, rollouts: Ref, problems: list[Ref], index: int, purpose: str) -> Floats:
+    def _verdicts(
+        self, config: ScoreConfig, rollouts: Ref, problems: Sequence[Ref], index: int, purpose: str
+    ) -> Floats:
         inputs = {"rollouts": [rollouts], "problems": problems}
         scored = self._session.stage(Call("score", config, inputs, round=index, purpose=purpose)).ref
         return floats(_correct(self._store, scored, self._store.read(rollouts, ("rollout_id",))))

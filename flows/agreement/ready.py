@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
@@ -15,28 +13,14 @@ from gradus.flows.loop.inputs import problems_of
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.artifacts.resolve import resolve_artifact
-from gradus.tasks.config.score import SCORE, RewardConfig, ScoreConfig
+from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.agreement.labels import LABELS
-from gradus.tasks.inspect.agreement.pairs import OWN, is_learned
+from gradus.tasks.inspect.agreement.pairs import OWN, Judged, is_learned
 from gradus.tasks.preflight.checks import check_stage
 from gradus.tasks.runs.history import run_folder
 
 _ROLLOUTS = "rollouts"
-
-
-@dataclass(frozen=True)
-class Stored:
-    """Rollouts of one artifact."""
-
-    run: str
-    """Name of the run, or of the artifact where none is named."""
-    round: int
-    purpose: str
-    rollouts: Ref
-    problems: list[Ref]
-    own: Ref | None
-    """Their scores in the run."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +31,8 @@ class AgreeReady:
     """Of the rewards, the run's own first if it takes part."""
     settings: Sequence[ScoreConfig]
     """Of those that judge."""
-    stored: Sequence[Stored]
+    stored: Sequence[Judged]
+    """Rollouts with the scores that their run has of them, if one is named."""
 
 
 def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
@@ -64,7 +49,7 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
         names.append(short if short not in names else f"{short}-{len(names) + 1}")
     if len(names) > 1:
         return AgreeReady(names, settings, stored)
-    lost = [str(each.rollouts) for each in stored if each.own is None]
+    lost = [str(each.rollouts) for each in stored if not each.scores]
     if lost:
         raise UsageError(
             f"one reward alone is compared with a run's own, and {lost[0]} was not scored by a run that is named",
@@ -75,11 +60,7 @@ def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
 
 def settings_of(reward: object, at: float | None) -> ScoreConfig:
     """Return the settings of judging by one reward; UsageError if there is none of this name."""
-    body = {"name": reward} if isinstance(reward, str) else reward
-    try:
-        return ScoreConfig(rewards=(RewardConfig.model_validate(body),), correct_at=at)
-    except ValidationError as error:
-        raise UsageError(f"reward {reward}: {error.errors()[0]['msg']}", hint="`gradus methods` lists them") from None
+    return valid(ScoreConfig, {"rewards": [reward], "correct_at": at}, f"reward {reward}")
 
 
 def _summed(home: Home, asked: AgreeAsked, alone: Sequence[ScoreConfig]) -> ScoreConfig:
@@ -91,27 +72,27 @@ def _summed(home: Home, asked: AgreeAsked, alone: Sequence[ScoreConfig]) -> Scor
     return valid(ScoreConfig, {**body, "correct_at": at, "rewards": rewards}, "--together")
 
 
-def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> list[Stored]:
+def _stored(home: Home, store: Store, name: str, problems: list[Ref]) -> list[Judged]:
     """Return the rollouts of a run that it judged, each artifact once, or the artifact of that name."""
     if not name.startswith(f"{_ROLLOUTS}/"):
         return stored_of(home, store, name, problems)
     ref = resolve_artifact(store, name, _ROLLOUTS)
-    return [Stored(name, 0, _ROLLOUTS, ref, _problems(store, ref, name, problems), None)]
+    return [Judged(name, 0, _ROLLOUTS, ref, _problems(store, ref, name, problems), [])]
 
 
-def stored_of(home: Home, store: Store, name: str, problems: Sequence[Ref] = ()) -> list[Stored]:
+def stored_of(home: Home, store: Store, name: str, problems: Sequence[Ref] = ()) -> list[Judged]:
     """Return the rollouts of a run that it judged, each artifact once; UsageError if there are none."""
     folder = run_folder(home.runs, name)
     calls = StoredRun(store, folder).calls
     scores = [ref for (stage, _, _), ref in calls.items() if stage == "score"]
     own = {text: ref for ref in scores for text in store.manifest(ref).parents.get(_ROLLOUTS, ())}
-    found: dict[Ref, Stored] = {}  # a round without an update has the evaluation of the round before it
+    found: dict[Ref, Judged] = {}  # a round without an update has the evaluation of the round before it
     for (stage, index, purpose), ref in sorted(calls.items(), key=lambda each: (each[0][1], each[0][2])):
         facts = store.manifest(ref).identity.get("facts", {}) if stage == "rollout" else {}
         theirs = (facts.get("role", POLICY), facts.get("use", LEARN)) == (POLICY, LEARN)
         if stage == "rollout" and theirs and str(ref) in own and ref not in found:
             known = _problems(store, ref, str(ref), problems)
-            found[ref] = Stored(folder.name, index, purpose, ref, known, own[str(ref)])
+            found[ref] = Judged(folder.name, index, purpose, ref, known, [own[str(ref)]])
     if not found:
         raise UsageError(f"run {name} has no rollouts that were scored", hint="`gradus runs` lists runs")
     return list(found.values())
@@ -128,7 +109,7 @@ def _problems(store: Store, rollouts: Ref, name: str, given: Sequence[Ref]) -> l
 class BisectReady:
     """A bisection that can begin."""
 
-    stored: Sequence[Stored]
+    stored: Sequence[Judged]
     """Rollouts of the run that are learned from, in the order of their rounds."""
     auditor: Sequence[ScoreConfig]
     """One; none if the user labels."""

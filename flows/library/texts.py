@@ -1,7 +1,6 @@
 """Settings of a stage as they are written: texts of the command line, or the same as values of Python."""
 
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from gradus.components.chosen import FilterConfig
@@ -78,8 +77,7 @@ def parse_filter(component: Component) -> FilterConfig:
 def parse_reward(reward: Component) -> RewardConfig:
     """A reward written as `math`, `format=0.2` or `path/to/file.py:function=0.5`, or as a mapping."""
     if not isinstance(reward, str):
-        name = str(reward.get("name", ""))
-        return valid(RewardConfig, {**reward, "name": _with_whole_path(name, f"reward {name}")}, f"reward {name}")
+        return valid(RewardConfig, reward, f"reward {reward.get('name', '')}")
     name, separator, weight = reward.rpartition("=")
     if not separator:
         name, weight = reward, "1.0"
@@ -87,16 +85,7 @@ def parse_reward(reward: Component) -> RewardConfig:
         value = float(weight)
     except ValueError:
         raise UsageError(f"--reward {reward}: {weight!r} is not a weight", hint="write --reward math=1.0") from None
-    whole = _with_whole_path(name, f"--reward {reward}")
-    return valid(RewardConfig, {"name": whole, "weight": value}, f"--reward {reward}")
-
-
-def _with_whole_path(name: str, origin: str) -> str:
-    """Return the name of a reward with the whole path of its file, if it has one."""
-    path, colon, function = name.rpartition(":")
-    if colon and not Path(path).is_file():
-        raise UsageError(f"{origin}: there is no file {path}", hint="write path/to/file.py:function")
-    return f"{Path(path).resolve()}:{function}" if colon else name
+    return valid(RewardConfig, {"name": name, "weight": value}, f"--reward {reward}")
 
 
 READ: Mapping[str, Callable[[Any, str], object]] = {

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Iterator
 from typing import TypedDict
 
 from gradus.data.errors import BadInputError, UsageError
@@ -14,6 +13,7 @@ from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.trainings import read_training, recount
+from gradus.tasks.inspect.reasons import flat
 from gradus.tasks.runs.history import ComputedSeconds, run_folder
 from gradus.tasks.tracking.facts import COMPARISON, PLAN
 
@@ -49,11 +49,11 @@ def verify_comparison(home: Home, name: str) -> Verified:
     tuned = read_tuned(home, record, untuned, body["cluster"]) if record else None
     terms = Terms(body["margin"], body["cluster"], plan, tuned)
     again = {**compared_trainings(home, methods, terms, parse_budget(body["budget"])), **failures}
-    found, there = dict(_leaves(json.loads(json.dumps(again)))), dict(_leaves(stored))
+    found, there = flat(json.loads(json.dumps(again))), flat(stored)
     if tuned and (others := set(body["methods"]) - set(chosen_names(tuned))):
         message = f"{folder.name} compares {min(others)}, which its tuning does not choose"
         raise BadInputError(message, hint="the same command of `gradus compare` compares what it chooses")
-    wrong = [at for at in {**there, **found} if not _same(there.get(at), found.get(at))]
+    wrong = [at for at in {**there, **found} if not (at in there and at in found and _same(there[at], found[at]))]
     if wrong:
         raise BadInputError(
             f"{len(wrong)} of {len(found)} figures of {folder.name} are not what the lake says; the first is "
@@ -67,19 +67,6 @@ def verify_comparison(home: Home, name: str) -> Verified:
         runs += [run for each in tried if each["pass_at_1"] is not None for run in each["runs"]]
     counted = recount([read_training(store, home.runs / run, computed) for run in runs])
     return {"run": folder.name, "figures": len(found), "evaluations": counted, "plan": plan["digest"]}
-
-
-def _leaves(value: object, at: str = "") -> Iterator[tuple[str, object]]:
-    """Yield every value of JSON under its path."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _leaves(inner, f"{at}.{key}" if at else str(key))
-    elif isinstance(value, list):
-        yield f"{at}.length", len(value)
-        for index, inner in enumerate(value):
-            yield from _leaves(inner, f"{at}.{index}")
-    else:
-        yield at, value
 
 
 def _same(one: object, other: object) -> bool:

@@ -137,7 +137,7 @@ _MISSING = object()
 
 def differences(new: Identity, old: Identity) -> list[str]:
     """Return what differs in settings, files, versions and seed, a phrase each; inputs are left out."""
-    ours, theirs = _flat(_settings(new)), _flat(_settings(old))
+    ours, theirs = flat(_settings(new)), flat(_settings(old))
     paths = sorted(ours.keys() | theirs.keys())
     both = ((path, ours.get(path, _MISSING), theirs.get(path, _MISSING)) for path in paths)
     found = (_phrase(path, now, before, new) for path, now, before in both if now != before)
@@ -164,7 +164,7 @@ def _settings(identity: Identity) -> JsonObject:
     return {key: value for key, value in identity.items() if key not in ("parents", "stage")}
 
 
-def _flat(value: Json, path: str = "") -> dict[str, Json]:
+def flat(value: Json, path: str = "") -> dict[str, Json]:
     """Nested values by dotted path."""
     if isinstance(value, Mapping) and value:
         items = [(str(key), inner) for key, inner in value.items()]
@@ -172,7 +172,7 @@ def _flat(value: Json, path: str = "") -> dict[str, Json]:
         items = [(str(index), inner) for index, inner in enumerate(value)]
     else:
         return {path: value}
-    return {key: leaf for name, inner in items for key, leaf in _flat(inner, f"{path}.{name}".lstrip(".")).items()}
+    return {key: leaf for name, inner in items for key, leaf in flat(inner, f"{path}.{name}".lstrip(".")).items()}
 
 
 def _phrase(path: str, new: object, old: object, identity: Identity) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.budget import Asked, Budget, parse_budget
-from gradus.flows.loop.comparing.tuning import Tuning, search_of, tuning_of
+from gradus.flows.loop.comparing.tuning import Tuning, tried_of, tuning_of
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
@@ -46,13 +46,15 @@ def checked(home: Home, asked: Asked) -> Checked:
         rounds = read_recipe(home.runs, asked.recipes[0], own)[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
-    search = search_of(asked.tune, asked.tune_seeds, asked.tune_on, asked.set)
+    tried = tried_of(asked.tune, asked.set)
+    if not tried and (asked.tune_on or asked.tune_seeds != 1):
+        raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
     amount = limit.amount if limit.unit == "rounds" else None
     methods = methods_of(home.runs, asked.recipes, asked.set, amount, asked.method)
     refuse_single(len(methods), asked.seeds)
     first = methods[0].recipe.seed
     seeds = range(first, first + asked.seeds)
-    tuning = tuning_of(methods, search, seeds) if search else None
+    tuning = tuning_of(methods, tried, seeds, asked.tune_seeds, asked.tune_on) if tried else None
     for method in (*methods, *(tuning.variants() if tuning else ())):
         check_recipe(method.recipe, home.lake)
     return Checked(asked, methods, seeds, limit, tuning)

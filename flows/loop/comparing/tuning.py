@@ -41,15 +41,6 @@ class TuningRecord(TypedDict):
 
 
 @dataclass(frozen=True)
-class Search:
-    """Grid of a tuning: the values of each setting as typed, the number of seeds, the problems."""
-
-    values: Mapping[str, Sequence[str]]
-    num_seeds: int = 1
-    on: str = ""
-
-
-@dataclass(frozen=True)
 class Option:
     """A method with values tried: as it is trained to tune, and as it is compared if they are chosen."""
 
@@ -88,12 +79,8 @@ class Tuning:
         return [by_name[name] for name in chosen_names(tuned)]
 
 
-def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]) -> Search | None:
-    """Read `key=a,b,c` texts, None if there are none; UsageError for values that cannot be tried."""
-    if not texts:
-        if on or num_seeds != 1:
-            raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
-        return None
+def tried_of(texts: Sequence[str], sets: Sequence[str]) -> dict[str, list[str]]:
+    """Return the values of each setting in texts `key=a,b,c`, as typed; UsageError for values that cannot be tried."""
     values: dict[str, list[str]] = {}
     for text in texts:
         key, _, several = (part.strip() for part in text.partition("="))
@@ -112,13 +99,15 @@ def search_of(texts: Sequence[str], num_seeds: int, on: str, sets: Sequence[str]
     if number > MAX_COMBINATIONS:
         message = f"--tune makes {number} combinations of values, more than {MAX_COMBINATIONS}"
         raise UsageError(message, hint="try fewer values, or tune one setting after the other")
-    return Search(values, num_seeds, on)
+    return values
 
 
-def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tuning:
+def tuning_of(
+    methods: Sequence[Variant], tried: Mapping[str, Sequence[str]], seeds: range, num_seeds: int = 1, on: str = ""
+) -> Tuning:
     """Return the tuning of methods compared with these seeds; UsageError for values that are the same."""
-    combinations = [dict(zip(search.values, values, strict=True)) for values in product(*search.values.values())]
-    options = {method.name: [_option(method, values, search.on) for values in combinations] for method in methods}
+    combinations = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
+    options = {method.name: [_option(method, values, on) for values in combinations] for method in methods}
     of_methods = list(options.values())
     for several in (*of_methods, *zip(*of_methods, strict=True)):
         compared = [option.compared for option in several]
@@ -126,7 +115,7 @@ def tuning_of(methods: Sequence[Variant], search: Search, seeds: range) -> Tunin
     for several in of_methods:
         if other_judges([option.compared for option in several]):
             raise UsageError("the values tried are judged by different rewards", hint="set evaluate.score for all")
-    return Tuning(options, range(seeds.stop, seeds.stop + search.num_seeds), search.on)
+    return Tuning(options, range(seeds.stop, seeds.stop + num_seeds), on)
 
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:

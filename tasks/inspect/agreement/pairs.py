@@ -107,6 +107,7 @@ class Judged:
     """Rollouts of one artifact and their scores by each reward."""
 
     run: str
+    """Name of the run, or of the artifact if none is named."""
     round: int
     purpose: str
     rollouts: Ref

@@ -226,8 +226,13 @@ LOADED = frozenset(
         *("num_hidden_layers = 5", "num_attention_heads = 3", "num_key_value_heads = 3", "vocab_size = 22"),
         *("intermediate_size = 383", "hidden_act = nonesuch", "dtype = float99", "rms_norm_eps = small"),
         *("rope_parameters = {'rope_type': 'nones", "rope_parameters = {'rope_theta': 'x', "),
-        *("rms_norm_eps = None", "tokenizer of an unknown kind", "a tensor of an unknown format"),
-        *("a tensor of another shape", "task_type = NONESUCH", "task_type = 7", "target_modules = ['nonesuch']"),
+        *(
+            "rms_norm_eps = None",
+            "tokenizer of an unknown kind",
+            "task_type = NONESUCH",
+            "task_type = 7",
+            "target_modules = ['nonesuch']",
+        ),
         *("use_dora = True", "layer_replication = [[0, 1]]", "modules_to_save = ['lm_head']"),
         *("init_lora_weights = pissa", "init_lora_weights = [1]", "matrices of nothing"),
     }

@@ -16,6 +16,8 @@ from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.guards import Override
 from gradus.flows.recipe.reading import RECIPES, load_recipe, parse_recipe, refuse_unjudged
 from gradus.flows.runs import changed_settings, run_name
+from gradus.tasks.config.score import SCORE, ScoreConfig
+from gradus.tasks.preflight.checks import check_stage
 
 
 @pytest.mark.parametrize("path", sorted(RECIPES.glob("*.toml")), ids=lambda p: p.stem)
@@ -160,8 +162,8 @@ def test_a_filter_that_cannot_be_read_is_refused(text: str) -> None:
 
 
 def test_a_reward_file_that_is_not_there_is_refused() -> None:
-    with pytest.raises(UsageError, match="there is no file"):
-        parse_reward("nowhere.py:f")
+    with pytest.raises(UsageError, match=r"there is no file .*nowhere\.py"):
+        check_stage(SCORE, ScoreConfig(rewards=(parse_reward("nowhere.py:f"),)), {})
 
 
 def test_a_run_that_ends_within_its_warm_up_is_remarked_on() -> None:
