@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import IO, TypedDict
 
 from gradus.data.errors import LockedError
@@ -36,58 +35,32 @@ class Holder(TypedDict, total=False):
     command: str
 
 
-class RunLock:
-    """A context manager that holds a folder; LockedError names the living process that has it."""
-
-    def __init__(
-        self,
-        folder: Path,
-        hint: str = "wait for it, stop it, or give this run another name with --run",
-        command: str = "",
-    ) -> None:
-        self._path = folder / LOCK
-        self._hint = hint
-        self._command = command or " ".join(sys.argv)[:200]
-        self._file: IO[str] | None = None
-
-    def __enter__(self) -> "RunLock":
-        give_up = time.monotonic() + _PATIENCE_S
-        while (file := self._opened()) is None:
-            if time.monotonic() < give_up:
-                time.sleep(_PATIENCE_S / 10)
-                continue
-            held = _read(self._path)
+@contextlib.contextmanager
+def run_lock(
+    folder: Path, hint: str = "wait for it, stop it, or give this run another name with --run", command: str = ""
+) -> Generator[None]:
+    """Hold a folder; LockedError names the living process that has it."""
+    path, give_up = folder / LOCK, time.monotonic() + _PATIENCE_S
+    while (file := _opened(path)) is None:
+        if time.monotonic() >= give_up:
+            there = _read(path)
             raise LockedError(
-                f"{self._path.parent} is in use by process {held.get('pid', '?')} on {held.get('host', '?')} since "
-                f"{held.get('since', '?')} ({held.get('command', '?')})",
-                hint=self._hint,
+                f"{folder} is in use by process {there.get('pid', '?')} on {there.get('host', '?')} since "
+                f"{there.get('since', '?')} ({there.get('command', '?')})",
+                hint=hint,
             )
+        time.sleep(_PATIENCE_S / 10)
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    command = command or " ".join(sys.argv)[:200]
+    mine: Holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": command}
+    with file:
         file.truncate(0)
-        since = datetime.now(UTC).isoformat(timespec="seconds")
-        mine: Holder = {"pid": os.getpid(), "host": socket.gethostname(), "since": since, "command": self._command}
         json.dump(mine, file)
         file.flush()
-        self._file = file
-        return self
-
-    def _opened(self) -> IO[str] | None:
-        """Return the locked file; None if another process has it, or has just removed it with its folder."""
-        with contextlib.suppress(FileNotFoundError):
-            if not _made(self._path.parent):
-                return None
-            file = self._path.open("a+", encoding="utf-8")
-            if _locked(file) and _is_at(file, self._path):
-                return file
-            file.close()
-        return None
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._file is not None:
-            self._file.truncate(0)
-            self._file.close()
-            self._file = None
+        try:
+            yield
+        finally:
+            file.truncate(0)
 
 
 @contextlib.contextmanager
@@ -99,7 +72,7 @@ def held(folder: Path, wait: Callable[[], object] = lambda: None, command: str =
     with contextlib.ExitStack() as stack:
         while True:
             try:
-                stack.enter_context(RunLock(folder, command=command))
+                stack.enter_context(run_lock(folder, command=command))
                 break
             except LockedError:
                 wait()
@@ -140,6 +113,18 @@ def left_by_the_dead(folder: Path) -> bool:
     """Return whether a process held the folder and ended without releasing it."""
     path = folder / LOCK
     return path.exists() and path.stat().st_size > 0 and holder(folder) is None
+
+
+def _opened(path: Path) -> IO[str] | None:
+    """Return the locked file; None if another process has it, or has just removed it with its folder."""
+    with contextlib.suppress(FileNotFoundError):
+        if not _made(path.parent):
+            return None
+        file = path.open("a+", encoding="utf-8")
+        if _locked(file) and _is_at(file, path):
+            return file
+        file.close()
+    return None
 
 
 def _made(folder: Path) -> bool:

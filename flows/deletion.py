@@ -12,7 +12,7 @@ from gradus.data.errors import CorruptArtifactError, GradusError, LockedError
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.flows.console.answers import Deleted
 from gradus.flows.console.output import aside
 from gradus.flows.loop.pruned_runs import used_by, used_by_others
@@ -41,7 +41,7 @@ def delete_run(home: Home, run: str) -> Deleted:
     then fails.
     """
     store, folder = Store(home.lake), run_folder(home.runs, run)
-    with RunLock(folder, hint="wait for it or stop it"):
+    with run_lock(folder, hint="wait for it or stop it"):
         going, staying = _planned(home, store, folder)
         sizes, own_bytes = _sizes(store, going), _own_bytes(folder)
         if (folder / STATE).is_file():
@@ -49,7 +49,7 @@ def delete_run(home: Home, run: str) -> Deleted:
         shutil.rmtree(folder)
     seen, used, gone = dict[Path, int](), set[Ref](), dict[Ref, int]()
     for ref in going:
-        with contextlib.suppress(LockedError), RunLock(store.path(ref)):  # another run may be computing it just now
+        with contextlib.suppress(LockedError), run_lock(store.path(ref)):  # another run may be computing it just now
             now = {each: num_bytes(each) for each in run_folders(home.runs)}
             if now != seen:  # a journal has changed: all are read again
                 seen, used = now, _with_parents(store, used_by(now))

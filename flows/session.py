@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from gradus.data.lake.store import Store
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
 from gradus.flows.recipe.config import changed_files
@@ -68,7 +68,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
     folder, store = home.runs / spec.name, Store(home.lake)
     folder.mkdir(parents=True, exist_ok=True)
     left = left_behind(home.runs)
-    with RunLock(folder):
+    with run_lock(folder):
         journal = Journal(folder)
         guard(folder, spec)
         journal.run_started(_facts(spec))  # before Prefect is asked: a run killed meanwhile is listed

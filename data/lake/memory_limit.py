@@ -11,7 +11,7 @@ from pathlib import Path
 import duckdb
 
 from gradus.data.errors import GradusError
-from gradus.data.runlock import RunLock, left_by_the_dead
+from gradus.data.runlock import left_by_the_dead, run_lock
 
 _SPILL = ".spill-"
 _THREAD_BYTES = 50_000_000
@@ -65,5 +65,5 @@ def _spill(folder: Path | None) -> Generator[str]:
         return
     for left in filter(left_by_the_dead, folder.glob(f"{_SPILL}*")):
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_SPILL, dir=folder) as name, RunLock(Path(name)):
+    with tempfile.TemporaryDirectory(prefix=_SPILL, dir=folder) as name, run_lock(Path(name)):
         yield name

@@ -5,6 +5,7 @@ random numbers, cursor). Its manifest names the policy's weights that it belongs
 """
 
 import json
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -140,13 +141,12 @@ def _pointer(store: Store, checkpoint: Ref) -> _Pointer:
         raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
 
 
-def lineage(store: Store, policy: Ref, max_age: int) -> dict[str, int]:
-    """Digest and age (in updates) of the policies that rollouts may come from: this one and those it was made of."""
+def lineage(store: Store, policy: Ref, max_age: float = math.inf) -> dict[str, int]:
+    """Return digest and age (in updates) of a policy and of those it was made of, as far as they are in the lake."""
     found: dict[str, int] = {}
     ref: Ref | None = policy
-    for age in range(max_age + 1):
-        if ref is None or ref.digest in found:
-            break
-        found[ref.digest] = age
-        ref = store.manifest(ref).parent("policy")
+    while ref is not None and ref.digest not in found and len(found) <= max_age:
+        found[ref.digest] = len(found)
+        manifest = store.find(ref)
+        ref = manifest.parent("policy") if manifest is not None else None
     return found

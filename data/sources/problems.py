@@ -6,7 +6,6 @@ a question, without regard to case and spaces, and `text` is taken as it stands.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -137,26 +136,20 @@ def _refuse_duplicate(problem: Problem, golds: dict[str, str | None]) -> None:
     golds[key] = problem["answer"]
 
 
-@dataclass(frozen=True)
-class Trace:
-    """A completion of a problem, and who wrote it if the file says so."""
+def read_traces(path: Path, problems: Sequence[Problem], refused: Refused) -> list[Row]:
+    """Return problem_id, completion and source, null if the file names none, of its rows that belong to the problems.
 
-    problem_id: str
-    text: str
-    source: str | None
-
-
-def read_traces(path: Path, problems: Sequence[Problem], refused: Refused) -> list[Trace]:
-    """Return the rows of a file that belong to the problems; BadInputError if none does."""
+    Raise BadInputError if none does.
+    """
     by_name = {question_key(problem): problem["problem_id"] for problem in problems}
     by_name |= {problem["problem_id"]: problem["problem_id"] for problem in problems}
-    found: list[Trace] = []
+    found: list[Row] = []
     for located in read_rows(path, refused):
         trace = _trace(located.row, by_name)
-        if isinstance(trace, Trace):
-            found.append(trace)
-        else:
+        if isinstance(trace, str):
             refused.add(trace, located.place)
+        else:
+            found.append(trace)
     if not found:
         reasons = "; ".join(refused.examples) or "it has no rows"
         hint = "give the columns problem (its id or its question) and text, and source if there are several"
@@ -164,7 +157,7 @@ def read_traces(path: Path, problems: Sequence[Problem], refused: Refused) -> li
     return found
 
 
-def _trace(row: Row, by_name: Mapping[str, str]) -> Trace | str:
+def _trace(row: Row, by_name: Mapping[str, str]) -> Row | str:
     """A row as a trace, or why it is none."""
     named, text, source = (row.get(key) for key in ("problem", "text", "source"))
     if named is None or text is None:
@@ -174,4 +167,5 @@ def _trace(row: Row, by_name: Mapping[str, str]) -> Trace | str:
     if not text.strip():
         return "empty text"
     problem = by_name.get(str(named)) or by_name.get(folded(str(named)))
-    return Trace(problem, text, source) if problem else "its problem is not among the training problems"
+    found: Row = {"problem_id": problem, "completion": text, "source": source}
+    return found if problem else "its problem is not among the training problems"

@@ -6,7 +6,7 @@ from pathlib import Path
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped, is_trained, is_whole, refuse_unrepeatable, updates_since_kept
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.flows.console.answers import Freed, Restored
 from gradus.flows.console.output import aside
 from gradus.flows.console.progress_bar import StageView
@@ -29,7 +29,7 @@ def plan_pruning(home: Home, run: str, keep: KeepConfig) -> Freed:
 def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
     """Remove weights and train states of the checkpoints of a run that are not to be kept; LockedError if it runs."""
     store, folder = Store(home.lake), run_folder(home.runs, run)
-    with RunLock(folder, hint="wait for it or stop it; a recipe's `keep` prunes while it trains"):
+    with run_lock(folder, hint="wait for it or stop it; a recipe's `keep` prunes while it trains"):
         removals, spared = _planned(home, store, folder, keep)
         num_bytes = remove(store, removals, aside)
         if removals:

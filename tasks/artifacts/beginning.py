@@ -44,7 +44,7 @@ def refuse_other_policy(store: Store, difficulty: Ref, policy: Ref) -> None:
     offsets, values = ragged(store.read(difficulty, ["policies"]).column("policies"))
     newest = values.take(pa.array(offsets[1:][np.diff(offsets) > 0] - 1)).drop_null()
     known = dict.fromkeys(newest.to_pylist())
-    if not known or known.keys() & _made_of(store, policy):
+    if not known or known.keys() & lineage(store, policy).keys():
         return
     first = next(iter(known))
     raise GateError(
@@ -53,18 +53,6 @@ def refuse_other_policy(store: Store, difficulty: Ref, policy: Ref) -> None:
         hint="leave it out, so that `profile` measures anew; predict its pass rates from the other policy's with "
         "`gradus surface --tracker FILE` and the method surface; or set begin.any_policy = true",
     )
-
-
-def _made_of(store: Store, policy: Ref) -> set[str]:
-    """Return the digests of a policy and of those that it was made of, as far as they are in the lake."""
-    found: set[str] = set()
-    ref: Ref | None = policy
-    while ref is not None and ref.digest not in found:
-        found.add(ref.digest)
-        manifest = store.find(ref)
-        before = manifest.parents.get("policy", []) if manifest is not None else []
-        ref = Ref.parse(before[0]) if before else None
-    return found
 
 
 _OF_ROWS = (
@@ -232,14 +220,9 @@ def traces_ref(store: Store, path: str, problems: Sequence[Ref]) -> tuple[Ref, l
     }
     refused = Refused()
     traces = read_traces(Path(path), [*known.values()], refused)
-    table = pa.table(
-        {
-            "rollout_id": [str(number) for number in range(len(traces))],
-            "problem_id": [each.problem_id for each in traces],
-            "completion": [each.text for each in traces],
-            "source": pa.array([each.source for each in traces], pa.string()),
-        }
-    )
+    rows = [{"rollout_id": str(number), **each} for number, each in enumerate(traces)]
+    columns = dict.fromkeys(("rollout_id", "problem_id", "completion", "source"), pa.string())
+    table = pa.Table.from_pylist(rows, schema=pa.schema(columns))
     num = refused.reasons.total()
     reasons = ", ".join(f"{reason}: {count}" for reason, count in refused.reasons.most_common())
     first = next(iter(refused.examples), "")

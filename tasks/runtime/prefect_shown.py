@@ -8,14 +8,13 @@ wrote: Prefect renders Markdown.
 import logging
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.artifacts import create_markdown_artifact, create_progress_artifact, update_progress_artifact
-from prefect.client.schemas.objects import State, StateType
-from prefect.futures import PrefectFuture
+from prefect.client.schemas.objects import State, StateDetails, StateType
 from prefect.results import ResultRecord  # pyright: ignore[reportPrivateImportUsage] - what its stores make
 
 from gradus.data.errors import in_words
@@ -60,34 +59,12 @@ class KnownState(State[Any]):
         return self.data.result if isinstance(self.data, ResultRecord) else self.data
 
 
-class Upstream(PrefectFuture[bool]):
-    """A task run that has completed, by its id alone: Prefect walks through a state, and the outcome in it."""
+def made_in(task_run: UUID) -> KnownState:
+    """Return what a task waits for to have an arrow from another: its completed state, without the outcome in it.
 
-    _STATE: ClassVar = KnownState(type=StateType.COMPLETED, data=True)  # Prefect asks for some data
-
-    def __init__(self, task_run: UUID) -> None:
-        self._id = task_run
-
-    @property
-    def task_run_id(self) -> UUID:
-        """Id of the task run."""
-        return self._id
-
-    @property
-    def state(self) -> State[bool]:
-        """A completed state."""
-        return self._STATE
-
-    def wait(self, timeout: float | None = None) -> None:
-        """Return at once."""
-
-    def result(self, timeout: float | None = None, raise_on_failure: bool = True) -> bool:  # noqa: ARG002 - Prefect's
-        """Return True; no task reads it."""
-        return True
-
-    def add_done_callback(self, fn: Callable[[PrefectFuture[bool]], None]) -> None:
-        """Call the function at once."""
-        fn(self)
+    Prefect walks through a state that it waits for, and asks for some data.
+    """
+    return KnownState(type=StateType.COMPLETED, data=True, state_details=StateDetails(task_run_id=task_run))
 
 
 def log_outcome(outcome: Outcome, folder: Path) -> None:

@@ -41,9 +41,9 @@ from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, plan
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,
     ProgressArtifact,
-    Upstream,
     log_failure,
     log_outcome,
+    made_in,
     publish_round,
 )
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
@@ -180,11 +180,11 @@ class Session:
             self.say(sentence(account))
         return outcome
 
-    def _made_by(self, inputs: Inputs) -> list[Upstream]:
+    def _made_by(self, inputs: Inputs) -> list[KnownState]:
         """The tasks that made the inputs, from which Prefect draws an arrow each."""
         given = {ref for refs in inputs.values() for ref in refs}
         made = {outcome.ref: outcome.task_run for outcome in self.outcomes if outcome.ref in given}
-        return [Upstream(task_run) for task_run in made.values() if task_run]
+        return [made_in(task_run) for task_run in made.values() if task_run]
 
     def close(self) -> None:
         """Let other runs have the GPU, without this run's worker in its memory."""

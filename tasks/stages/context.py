@@ -12,6 +12,9 @@ from gradus.data.records import Json, JsonObject
 from gradus.tasks.runs.records import Metrics, Report, Sample, Summary
 from gradus.tasks.stages.warm import Warm
 
+NUM_SAMPLES = 16
+"""Rows that a stage's report shows."""
+
 
 class Beat(Protocol):
     """Called by a stage at least every few seconds: share done (0 to 1) and a line of text."""

@@ -18,10 +18,8 @@ from gradus.data.lake.tally import UNJUDGED, Tally
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.settings import memory_bytes
 from gradus.tasks.runs.records import Coverage, Sample
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
-
-_NUM_SAMPLES = 16
 
 
 class _Counts(Coverage):
@@ -100,5 +98,5 @@ def _samples(table: pa.Table) -> list[Sample]:
     """The problems of the most variance, of verdicts before rewards: the ones that a curriculum looks for."""
     columns = ["problem_id", "n", "k", "pass_rate", "variance", "history", "reward_mean", "reward_variance"]
     variance, graded = (np.nan_to_num(floats(table.column(name)), nan=-1.0) for name in ("variance", "reward_variance"))
-    most = np.lexsort((-ints(table.column("n")), -graded, -variance))[:_NUM_SAMPLES]
+    most = np.lexsort((-ints(table.column("n")), -graded, -variance))[:NUM_SAMPLES]
     return table.select(columns).take(pa.array(most)).to_pylist()

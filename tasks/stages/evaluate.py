@@ -39,11 +39,10 @@ from gradus.data.metrics import majority_at_k, pass_at_k
 from gradus.data.records import Figure
 from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
-_NUM_SAMPLES = 16
 _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]
 
 
@@ -336,7 +335,7 @@ def _ends(name: str, interval: Figure | None) -> Metrics:
 
 def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[Sample]:
     """Completions spread evenly over the set, with the answers read from them."""
-    index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, _NUM_SAMPLES).astype(np.int64)))
+    index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
     at = positions(shown.column("problem_id"), problems.column("problem_id"))
     judged = positions(shown.column("rollout_id"), scores.column("rollout_id"))

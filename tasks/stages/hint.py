@@ -14,11 +14,10 @@ from gradus.data.lake.schema import HINTS, PROBLEMS
 from gradus.data.records import Problem
 from gradus.tasks.config.curation import HintConfig
 from gradus.tasks.identity.loading import load
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
 from gradus.tasks.stages.round_rows import beside_tracked
 
-NUM_SAMPLES = 16
 BEAT_ROWS = 512
 
 

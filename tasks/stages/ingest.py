@@ -12,9 +12,7 @@ from gradus.data.sources.reading import Refused
 from gradus.data.sources.streams import open_source
 from gradus.tasks.artifacts.policies import prompt_lengths
 from gradus.tasks.config.curation import IngestConfig
-from gradus.tasks.stages.context import StageContext, StageResult
-
-NUM_SAMPLES = 16
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 
 
 def run(ctx: StageContext, config: IngestConfig) -> StageResult:

@@ -22,11 +22,10 @@ from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey, loaded_pol
 from gradus.tasks.config.rounds import MeasuringConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
 from gradus.tasks.stages.round_rows import beside_hints, beside_problems, round_rows
 
-_NUM_SAMPLES = 16
 _TOKENS = {"prompt_tokens", "completion_tokens", "trained_prompt_tokens"}
 
 
@@ -50,7 +49,7 @@ def run(ctx: StageContext, config: MeasuringConfig) -> StageResult:
     return StageResult(
         metrics={"data/measured_rows": float(table.num_rows)},
         summary={"rows": table.num_rows, "unknown": max(unknown)},
-        samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
+        samples=table.slice(0, NUM_SAMPLES).to_pylist(),
     )
 
 

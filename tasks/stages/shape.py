@@ -20,10 +20,9 @@ from gradus.data.errors import BadInputError
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.rounds import ShapingConfig
 from gradus.tasks.identity.loading import load
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows
 
-_NUM_SAMPLES = 16
 _NAMED = ("rollout_id", "use", "role", "origin")
 _SHOWN = ("rollout_id", "problem_id", "reward", "weight", "term", "taken", REASON)
 
@@ -38,7 +37,7 @@ def run(ctx: StageContext, config: ShapingConfig) -> StageResult:
     taken, reward = bools(table.column("taken")), floats(table.column("reward"))
     ctx.beat(1.0, f"{int(taken.sum())} of {table.num_rows} rows taken")
     left_out = Counter(table.column(REASON).drop_null().to_pylist())
-    order = np.argsort(taken, kind="stable")[:_NUM_SAMPLES]  # those that are left out first
+    order = np.argsort(taken, kind="stable")[:NUM_SAMPLES]  # those that are left out first
     shown = [name for name in _SHOWN if name in table.column_names]
     return StageResult(
         metrics={

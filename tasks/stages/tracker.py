@@ -19,11 +19,9 @@ from gradus.data.lake.columns import kind_of
 from gradus.tasks.config.rounds import TrackingConfig
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Metrics
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.curate import pool_of
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows
-
-_NUM_SAMPLES = 16
 
 
 def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
@@ -63,7 +61,7 @@ def run(ctx: StageContext, config: TrackingConfig) -> StageResult:
             **_means(kept, config.means),
         },
         summary={"rows": table.num_rows, "changed": changed.num_rows},
-        samples=table.slice(0, _NUM_SAMPLES).to_pylist(),
+        samples=table.slice(0, NUM_SAMPLES).to_pylist(),
     )
 
 

@@ -26,11 +26,9 @@ from gradus.data.lake.schema import PLAN
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.identity.loading import load
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.curate import choose, pool_of, sampled_rows
 from gradus.tasks.stages.round_rows import beside_tracked, round_rows, stored_rows
-
-_NUM_SAMPLES = 16
 
 
 def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
@@ -83,7 +81,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
             **({"from_stored": num_stored} if num_stored else {}),
             **({"uses": uses} if uses else {}),
         },
-        samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, _NUM_SAMPLES).to_pylist(),
+        samples=table.select(["problem_id", "hint_level", "hint_text", "reason"]).slice(0, NUM_SAMPLES).to_pylist(),
     )
 
 

@@ -18,7 +18,7 @@ import pytest
 
 from gradus.data import runlock
 from gradus.data.errors import GateError, LockedError, StageError
-from gradus.data.runlock import RunLock, holder, left_by_the_dead
+from gradus.data.runlock import holder, left_by_the_dead, run_lock
 from gradus.tasks.runtime import supervise
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from tests.patience import runs, until
@@ -186,10 +186,10 @@ def test_a_worker_begun_early_takes_the_job_and_nobody_waits_for_it_while_it_wor
 PARENT = """
 import sys, time
 from pathlib import Path
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 folder = Path(sys.argv[1])
-with RunLock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:
+with run_lock(folder), WorkerPool(folder, {"PYTHONPATH": sys.argv[2]}, execute="jobs_for_workers:execute") as pool:
     pid = pool.run("test", {"stage": "t", "do": sys.argv[3]}, Limits(), lambda frac, text: None)["pid"]
     print(pid, flush=True)
     time.sleep(600)
@@ -202,7 +202,7 @@ def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(t
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}) as parent:
         assert parent.stdout is not None
         worker = int(parent.stdout.readline())
-        with pytest.raises(LockedError, match=f"in use by process {parent.pid}"), RunLock(tmp_path):
+        with pytest.raises(LockedError, match=f"in use by process {parent.pid}"), run_lock(tmp_path):
             pass
         held = holder(tmp_path)
         assert held is not None
@@ -210,7 +210,7 @@ def test_a_killed_parent_takes_its_worker_along_and_leaves_a_lock_to_take_over(t
         parent.kill()
     gone(worker)
     assert left_by_the_dead(tmp_path)
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         held = holder(tmp_path)
         assert held is not None
         assert held["pid"] == os.getpid()
@@ -223,7 +223,7 @@ def test_a_lock_of_the_dead_that_somebody_looks_at_is_taken_over(
     (tmp_path / ".lock").write_text('{"pid": 1}')
     locked, answers = runlock._locked, [False, False]  # a host that has joined the run asks who holds it
     monkeypatch.setattr(runlock, "_locked", lambda file: answers.pop() if answers else locked(file))
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         held = holder(tmp_path)
         assert held is not None
         assert held["pid"] == os.getpid()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gradus.data.lake.store import Ref, Store
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.flows.cli.main import app
 from gradus.flows.deletion import delete_run
 from gradus.tasks.config.settings import Home
@@ -54,7 +54,7 @@ def test_what_another_run_began_to_use_after_the_plan_stays(tmp_path: Path, monk
     write_settings(journal.folder, {"verb": "score"})
     journal.run_started({"run": "other", "verb": "score"})
 
-    with ThreadPoolExecutor(1) as threads, RunLock(last):
+    with ThreadPoolExecutor(1) as threads, run_lock(last):
         deleting = threads.submit(delete_run, home, RUN)
         while (home.runs / RUN).exists():  # the deletion has made its plan when its run is gone
             time.sleep(0.001)

@@ -35,7 +35,7 @@ import torch
 from gradus.data.errors import BadInputError, GradusError, StageError, in_words
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import JsonObject
-from gradus.data.runlock import RunLock, left_by_the_dead
+from gradus.data.runlock import left_by_the_dead, run_lock
 from gradus.models.engines.base import Engine, EngineError, Finished, OnTokens, Request
 from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
@@ -298,7 +298,7 @@ def _own(config: RayConfig) -> Generator[ModuleType]:
                 shutil.rmtree(left, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
     try:
-        with RunLock(folder):
+        with run_lock(folder):
             try:
                 _start(ray, folder, config)
                 yield ray

@@ -23,7 +23,7 @@ from gradus.tasks.config.redaction import check_key_variable
 from gradus.tasks.config.rollout import COLUMNS, RESEEDS, RolloutConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.runs.records import Sample
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row
 from gradus.tasks.stages.rollout.engines import open_engine, release_accelerator
 from gradus.tasks.stages.rollout.groups import Asked, Planned
@@ -31,7 +31,7 @@ from gradus.tasks.stages.rollout.parents import in_order, parents_of
 from gradus.tasks.stages.rollout.resumed import KEYS, OpenShard, account_of
 from gradus.tasks.stages.rollout.rows import Given, given_texts, rollouts_table
 
-NUM_SAMPLES, NUM_NAMED = 16, 3
+NUM_NAMED = 3
 BEAT_S = 1.0
 SHARDS_AHEAD = 2
 """Shards a Ray worker has at once, so that it samples while the stage writes."""

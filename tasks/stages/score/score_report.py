@@ -13,11 +13,11 @@ from gradus.data.arrays import Floats, Ints, bools, codes, floats, nulls, pc
 from gradus.data.metrics import zero_std_groups
 from gradus.models.rewards.base import Row
 from gradus.tasks.runs.records import Sample
+from gradus.tasks.stages.context import NUM_SAMPLES
 from gradus.tasks.stages.score.rewards import WAYS_TO_A_VERDICT
 
 OUTCOMES = ("correct", "wrong", "unparsed", "timeout", "error")
 FAILED = ("timeout", "error")
-NUM_SAMPLES = 16
 NUM_NAMED = 5
 SAMPLE_CHARS = 4000
 SHOWN = ("question", "hint_text", "completion", "answer")

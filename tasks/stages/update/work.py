@@ -31,7 +31,7 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.abilities import check_objective
-from gradus.tasks.stages.context import StageContext, StageResult
+from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach, without_signal
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import judged_rows, learning_rows_of, refuse_truncated, truncated
@@ -39,7 +39,6 @@ from gradus.tasks.stages.update.train_state import Start
 
 StepMetrics = dict[str, float]
 WITHOUT_SIGNAL = "curate problems that are neither always nor never solved, or raise n"
-NUM_SAMPLES = 16
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REFUSAL = "does not have a deterministic implementation"
 

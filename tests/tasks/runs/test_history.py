@@ -12,7 +12,7 @@ from gradus.data.errors import CorruptArtifactError
 from gradus.data.lake.manifest import POINTER
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_ref
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.config.settings import Home
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import EVENTS, Journal
@@ -151,7 +151,7 @@ def test_a_run_that_did_not_finish_says_why(
 
 def test_a_run_at_work_is_running_and_killed_once_its_lock_is_free(place: Place) -> None:
     place.stage("rollout", f"rollouts/{DIGESTS['rollout']}", 3)
-    with RunLock(place.folder):
+    with run_lock(place.folder):
         assert (place.run()["status"], place.run()["error"]) == ("running", "")
     assert place.run()["status"] == "killed"
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.runs.journal import EVENTS, RUN, Journal, append_line, mend, read_events, read_lines, read_settings
 from gradus.tasks.runs.journal import write_settings as write
 
@@ -83,7 +83,7 @@ def test_a_run_that_lost_its_journal_is_missed_unless_somebody_begins_it_just_no
     write(tmp_path, {"verb": "train"})
     with pytest.raises(CorruptArtifactError, match=f"{EVENTS} is missing, and {RUN} is there"):
         list(read_events(tmp_path))
-    with RunLock(tmp_path):
+    with run_lock(tmp_path):
         assert list(read_events(tmp_path)) == []
     Journal(tmp_path).run_started({"run": "demo"})
     assert len(list(read_events(tmp_path))) == 1

@@ -17,7 +17,7 @@ import pytest
 from gradus.data.errors import GateError, LockedError
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
-from gradus.data.runlock import RunLock, holder
+from gradus.data.runlock import holder, run_lock
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.waiting import hold
@@ -45,7 +45,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
     todo = job(tmp_path).to_json()
     store = Store(tmp_path)
     with (
-        RunLock(store.path(REF), command="run theirs"),
+        run_lock(store.path(REF), command="run theirs"),
         pytest.raises(LockedError, match=rf"run theirs \(process {os.getpid()} on .* computes {REF}"),
     ):
         execute(todo, Warm(), never)
@@ -55,7 +55,8 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
 def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     todo = job(tmp_path).to_json()
     said: list[str] = []
-    with RunLock(Store(tmp_path).path(REF), command="run theirs") as lock:
+    lock = run_lock(Store(tmp_path).path(REF), command="run theirs")
+    with lock:
         timer = threading.Timer(0.6, lock.__exit__, (None, None, None))
         timer.start()
         report = execute(todo, Warm(), lambda frac, text="": said.append(text))
@@ -149,9 +150,9 @@ def test_a_folder_that_goes_while_its_lock_makes_it_is_made_again_and_a_file_in_
         made(path, *args, **kwargs)
 
     monkeypatch.setattr(Path, "mkdir", as_another_removes_it)
-    with RunLock(folder):
+    with run_lock(folder):
         assert holder(folder) is not None
     assert calls[0] == 2
     (tmp_path / "file").touch()
-    with pytest.raises(FileExistsError), RunLock(tmp_path / "file"):
+    with pytest.raises(FileExistsError), run_lock(tmp_path / "file"):
         pass

@@ -16,7 +16,7 @@ from gradus.data.lake.train_states import (
     weights_config,
 )
 from gradus.data.records import JsonObject
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.runtime.pruning import Made, planned_removals, remove
 
 WEIGHTS, STATE = 1000, 2000
@@ -56,7 +56,7 @@ def test_weights_and_states_go_and_the_rest_stays(store: Store) -> None:
 
 def test_a_checkpoint_that_is_being_restored_loses_nothing_until_that_has_ended(store: Store) -> None:
     made = [Made(1, checkpoint(store, 1))]
-    weights, lock = store.path(made[0].ref) / "model.safetensors", RunLock(store.path(state_ref(made[0].ref)))
+    weights, lock = store.path(made[0].ref) / "model.safetensors", run_lock(store.path(state_ref(made[0].ref)))
     said: list[str] = []
 
     def restored(text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from gradus.data.lake.store import Store
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.runs.journal import Journal, read_events
 from gradus.tasks.runtime import stage_adapter
@@ -30,7 +30,7 @@ def test_what_was_deleted_after_it_was_found_is_computed_again(tmp_path: Path) -
         made = outcome()
         assert [made.reused, outcome().reused] == [False, True]
         with ThreadPoolExecutor(1) as threads:
-            with RunLock(store.path(made.ref)):
+            with run_lock(store.path(made.ref)):
                 again = threads.submit(outcome)
                 assert waits.wait(30)
                 store.discard(made.ref)

@@ -11,7 +11,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelling, Completed, Running
 
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.listing import list_runs
@@ -39,7 +39,7 @@ def test_only_runs_without_a_living_holder_are_left_behind(tmp_path: Path) -> No
     abandon(tmp_path / "odd")
     (tmp_path / "odd" / "events.jsonl").write_text("no journal\n")
     launch(tmp_path / "living", "c")
-    with RunLock(tmp_path / "living"):
+    with run_lock(tmp_path / "living"):
         assert left_behind(tmp_path) == ["a"]
 
 

@@ -17,10 +17,10 @@ from gradus.tasks.stages.update.launch.ranks import joined
 FIRST_HOST = """
 import sys
 from pathlib import Path
-from gradus.data.runlock import RunLock
+from gradus.data.runlock import run_lock
 from gradus.tasks.runs.journal import Journal
 folder = Path(sys.argv[1])
-with RunLock(folder):
+with run_lock(folder):
     journal = Journal(folder)
     journal.run_started({"run": folder.name})
     print("began", flush=True)
