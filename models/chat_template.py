@@ -8,14 +8,14 @@ import json
 
 from transformers import PreTrainedTokenizerBase
 
-from gradus.models.templates import PromptStyle, filled
+from gradus.models.templates import PromptConfig, filled
 
 MARK = "{#- gradus: the prompt of a policy without a chat template #}"
 """Begins such a template: a policy that has it is prompted as before it was exported."""
 _PLACE = "\0"
 
 
-def plain_chat_template(tokenizer: PreTrainedTokenizerBase, style: PromptStyle) -> str:
+def plain_chat_template(tokenizer: PreTrainedTokenizerBase, style: PromptConfig) -> str:
     """Return the template as Jinja: special tokens, system paragraph, question; more than one question is refused."""
     # The special tokens that the tokenizer puts before and behind a text, which a chat template writes itself.
     without: list[int] = tokenizer("1", add_special_tokens=False)["input_ids"]

@@ -24,7 +24,7 @@ from gradus.models.objectives.ragged import Ragged
 from gradus.models.policy import Policy, prompt_tokens
 from gradus.models.rendering import Asked as AskedPrompt
 from gradus.models.rendering import prompt_texts
-from gradus.models.templates import PLAIN, PromptStyle
+from gradus.models.templates import PLAIN, PromptConfig
 from gradus.models.training.learning_rows import learning_rows
 from gradus.models.training.packed.logprobs import Asked, TokenLogprobs, vocabulary
 from gradus.models.training.packed.packing import padded_batches
@@ -78,7 +78,7 @@ class Model:
     """A policy, or a model with a scalar head, in evaluation mode. Nothing of what it returns has a gradient."""
 
     def __init__(
-        self, policy: Policy, style: PromptStyle = PLAIN, micro_tokens: int = 16_384, on_rows: OnRows = unobserved
+        self, policy: Policy, style: PromptConfig = PLAIN, micro_tokens: int = 16_384, on_rows: OnRows = unobserved
     ) -> None:
         self._policy, self._style, self._on_rows = policy, style, on_rows
         self._budget = Budget(micro_tokens)

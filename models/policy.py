@@ -45,7 +45,7 @@ from gradus.models.policy_files import (
     read_object,
     refuse_broken,
 )
-from gradus.models.templates import PLAIN, PromptStyle, filled
+from gradus.models.templates import PLAIN, PromptConfig, filled
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Quantize = Literal["none", "nf4"]
@@ -254,7 +254,7 @@ def prompt_text(
     question: str | None,
     messages: list[dict[str, str]] | None = None,
     hint_text: str | None = None,
-    style: PromptStyle = PLAIN,
+    style: PromptConfig = PLAIN,
     answer: str | None = None,
     shown: str | None = None,
 ) -> str:
@@ -287,7 +287,7 @@ def prompt_text(
     return text
 
 
-def _continued(question: str, hint: str, style: PromptStyle, shown: str | None) -> str:
+def _continued(question: str, hint: str, style: PromptConfig, shown: str | None) -> str:
     """A prompt that the completion continues, for a policy without a chat template."""
     text = filled(style.template, question, hint) if style.template else f"{question}\n"
     if not hint or style.places_hint:
@@ -300,7 +300,7 @@ def chat_turns(
     question: str | None,
     messages: list[dict[str, str]] | None,
     hint_text: str | None,
-    style: PromptStyle = PLAIN,
+    style: PromptConfig = PLAIN,
     shown: str | None = None,
 ) -> list[dict[str, str]]:
     """The messages of a problem.

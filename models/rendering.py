@@ -23,7 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from gradus.models.errors import PolicyError, first_line
 from gradus.models.policy import prompt_text
 from gradus.models.sandbox.inside.linux import limit
-from gradus.models.templates import PLAIN, PromptStyle
+from gradus.models.templates import PLAIN, PromptConfig
 
 LIMIT_S = 30
 """CPU time that a chat template may take for a batch of prompts."""
@@ -58,7 +58,7 @@ class PromptError(PolicyError):
         self.index = index
 
 
-def prompt_texts(tokenizer: PreTrainedTokenizerBase, asked: Sequence[Asked], style: PromptStyle = PLAIN) -> list[str]:
+def prompt_texts(tokenizer: PreTrainedTokenizerBase, asked: Sequence[Asked], style: PromptConfig = PLAIN) -> list[str]:
     """Return the prompt of each problem; raise PromptError for the first that has none."""
 
     def made(index: int) -> str:

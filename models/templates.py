@@ -6,20 +6,40 @@ A template is text, not a program: placeholders are replaced once and literally,
 question or the hint has.
 """
 
-from dataclasses import dataclass
+from pydantic import Field, field_validator
 
 from gradus.components import templates
+from gradus.components.settings import Config, empty
 from gradus.components.templates import places, unknown_place
 
 QUESTION, HINT = "question", "hint"
 
 
-@dataclass(frozen=True)
-class PromptStyle:
-    """A system message and a template, each empty for none; see gradus.tasks.config.prompts.PromptConfig."""
+class PromptConfig(Config):
+    """Prompt of a problem, beside what the policy's own chat template does."""
 
-    system: str = ""
-    template: str = ""
+    system: str = Field(default="", exclude_if=empty)
+    """System message, unless a problem has its own; without a chat template the prompt's first paragraph."""
+    template: str = Field(default="", exclude_if=empty)
+    """The user's message, with {question}; {hint}, if present, is the hint, or nothing for problems without one.
+
+    Of a problem with messages {question} is the user's last one. Without {hint} the hint follows at the end. A name in
+    other braces is refused, unless it is an argument in LaTeX; {{name}} is {name} literally.
+    """
+
+    @field_validator("system")
+    @classmethod
+    def _is_the_same_for_all(cls, system: str) -> str:
+        if problem := system_problem(system):
+            raise ValueError(f"the system message {problem}")
+        return system
+
+    @field_validator("template")
+    @classmethod
+    def _has_a_question(cls, template: str) -> str:
+        if template and (problem := template_problem(template)):
+            raise ValueError(f"the template {problem}")
+        return template
 
     @property
     def places_hint(self) -> bool:
@@ -27,7 +47,7 @@ class PromptStyle:
         return HINT in places(self.template)
 
 
-PLAIN = PromptStyle()
+PLAIN = PromptConfig()
 """The question as it is."""
 
 

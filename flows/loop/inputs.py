@@ -19,7 +19,7 @@ from gradus.flows.recipe.course.by_round import section, stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
 from gradus.flows.recipe.heads import check_heads
 from gradus.flows.recipe.samplings import Sampling, samplings
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.tasks.artifacts.beginning import (
     foreign_rows,
     refuse_foreign,
@@ -166,10 +166,10 @@ def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, su
     limit = positions(session.store.path(base_ref(session.store, policy) or policy))
     if limit is None:
         return
-    longest: dict[tuple[str, PromptStyle], Sampling] = {}
+    longest: dict[tuple[str, PromptConfig], Sampling] = {}
     for each in sorted(samplings(recipe), key=lambda sampling: -sampling.sample.max_tokens):
         if each.is_tokenised and not each.filtered:
-            longest.setdefault((each.suite, each.rollout.prompt.style), each)
+            longest.setdefault((each.suite, each.rollout.prompt), each)
     for (suite, style), each in longest.items():
         room, drawn = limit - each.sample.max_tokens, suites[suite] if suite else problems
         refuse_long(session.store, policy, drawn, style, room, f"{each.setting}.max_tokens")

@@ -33,7 +33,7 @@ from gradus.models.policy_files import (
     refuse_broken,
     refuse_index,
 )
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.tasks.config.learning import LoraConfig
 
 EMA = "ema"
@@ -162,7 +162,7 @@ def _adapter_config(folder: Path) -> Mapping[str, Any]:
         raise BadInputError(str(error), hint="save the adapter again") from None
 
 
-def prompt_lengths(policy: Path, problems: Sequence[Problem], style: PromptStyle) -> Iterator[int]:
+def prompt_lengths(policy: Path, problems: Sequence[Problem], style: PromptConfig) -> Iterator[int]:
     """Yield the number of tokens of each problem's prompt without a hint; BadInputError if one has no prompt."""
     from gradus.models.policy import PolicyError, load_prompt_side, prompt_text, prompt_tokens  # noqa: PLC0415 - torch
 
@@ -176,7 +176,7 @@ def prompt_lengths(policy: Path, problems: Sequence[Problem], style: PromptStyle
         raise BadInputError(str(error), hint="give a folder that transformers can load") from None
 
 
-def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptStyle, room_tokens: int, setting: str) -> None:
+def refuse_long(store: Store, policy: Ref, problems: Ref, style: PromptConfig, room_tokens: int, setting: str) -> None:
     """Raise BadInputError if prompts have more tokens than there is room for beside the `setting` of completions.
 
     A token is at least a byte of text, so that no tokenizer is loaded where all questions are short.

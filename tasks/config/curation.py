@@ -21,7 +21,8 @@ from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
 from gradus.data.lake.schema import PROBLEMS as PROBLEMS_TABLE
 from gradus.data.sources.formats import FIELDS, Answers
 from gradus.data.sources.tabular import refuse_fields
-from gradus.tasks.config.prompts import MAPS, PROBLEMS, PromptConfig, counting
+from gradus.models.templates import PromptConfig
+from gradus.tasks.config.prompts import MAPS, PROBLEMS, counting
 from gradus.tasks.config.rounds import of_problem, tracked_columns
 
 MAX_LEVEL = 1000

@@ -23,9 +23,10 @@ from gradus.components.stage import Role, Short, Stage
 from gradus.data.errors import shortened
 from gradus.data.lake.schema import PLAN
 from gradus.models.engines.settings import ServerConfig, VllmConfig
+from gradus.models.templates import PromptConfig
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, PromptConfig, Stops
+from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, Stops
 from gradus.tasks.config.rounds import round_columns
 
 

@@ -30,7 +30,7 @@ from gradus.data.lake.schema import (
     TableSchema,
 )
 from gradus.data.nearest import did_you_mean
-from gradus.tasks.config.prompts import PromptConfig
+from gradus.models.templates import PromptConfig
 
 _TOKENS = ("prompt_tokens", "completion_tokens", "logprobs", "spans", "trained_prompt_tokens")
 """Columns that are read only for a component that declares them."""

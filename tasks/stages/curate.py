@@ -26,9 +26,9 @@ from gradus.data.errors import GateError
 from gradus.data.lake.schema import PROBLEMS
 from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
+from gradus.models.templates import PromptConfig
 from gradus.tasks.artifacts.policies import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
-from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rounds import of_problem
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
@@ -126,7 +126,7 @@ def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConf
     """
     problems = ctx.table("problems", columns)
     if prompt is not None and ctx.inputs.get("policy"):
-        lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), prompt.style)
+        lengths = prompt_lengths(ctx.store.path(ctx.one("policy")), problems.to_pylist(), prompt)
         problems = problems.append_column(PROMPT_TOKENS, pa.array(lengths, pa.int64()))
     if ctx.inputs.get("evaluated"):
         problems = problems.append_column(CONTAMINATED, _contaminated(ctx, problems))

@@ -53,7 +53,7 @@ def _fitting(ctx: StageContext, config: IngestConfig, table: pa.Table, refused: 
     if not ctx.inputs.get("policy"):
         raise BadInputError("max_prompt_tokens counts tokens of a policy, and none is given", hint="give --policy")
     rows: list[Problem] = table.select(["problem_id", "question", "messages"]).to_pylist()
-    lengths = list(prompt_lengths(ctx.store.path(ctx.one("policy")), rows, config.prompt.style))
+    lengths = list(prompt_lengths(ctx.store.path(ctx.one("policy")), rows, config.prompt))
     for row, length in zip(rows, lengths, strict=True):
         if length > limit:
             refused.add(f"prompt of more than {limit} tokens", f"problem {row['problem_id']} ({length})")

@@ -42,7 +42,7 @@ def run(ctx: StageContext, config: MeasuringConfig) -> StageResult:
         fault_point("measure:after_pass")
         ctx.beat(min(1.0, done / max(1, rows.num_rows)), f"{done} rows computed")
 
-    model = Model(policy, config.prompt.style, config.micro_tokens, on_rows)
+    model = Model(policy, config.prompt, config.micro_tokens, on_rows)
     table = _measured(chosen, rows, model)
     ctx.out.write_table(named(table, chosen.short, chosen.by))
     unknown = [int(nulls(table.column(name)).sum()) for name in chosen.component.columns]

@@ -10,7 +10,7 @@ from gradus.data.errors import BadInputError
 from gradus.models import rendering
 from gradus.models.policy import new_policy, prompt_text
 from gradus.models.rendering import Asked, PromptError, prompt_texts
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from tests.tasks.stages.rollout.test_stage import PLAN, House
 
@@ -71,7 +71,7 @@ def test_other_failures_of_a_template_are_sentences(template: str, monkeypatch: 
 def test_prompts_are_those_that_the_tokenizer_renders_here(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = CHATML
-    style = PromptStyle("Be brief.", "Q: {question} {hint}")
+    style = PromptConfig(system="Be brief.", template="Q: {question} {hint}")
     asked = [
         *(Asked(f"{i} \N{SNOWMAN} {{{{ x }}}} <b>\u2028", hint_text="so\n" if i % 2 else None) for i in range(5)),
         Asked(None, [{"role": "system", "content": "own"}, {"role": "user", "content": " hi "}]),

@@ -8,15 +8,17 @@ from tokenizers.processors import TemplateProcessing
 
 from gradus.models.chat_template import is_plain, plain_chat_template
 from gradus.models.policy import prompt_text, prompt_tokens
-from gradus.models.templates import PLAIN, PromptStyle
+from gradus.models.templates import PLAIN, PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 
 HARD = "Say \"1\\n\" {{ 7 }} {% x %} \U0001f600\n\t'{question}' and {question}\n=\n\n"
 
 
-@pytest.mark.parametrize("style", [PLAIN, PromptStyle("4 + 4", "{question} 0\n{hint}"), PromptStyle("", HARD)])
+@pytest.mark.parametrize(
+    "style", [PLAIN, PromptConfig(system="4 + 4", template="{question} 0\n{hint}"), PromptConfig(template=HARD)]
+)
 @pytest.mark.parametrize("with_start", [False, True])
-def test_it_makes_the_same_text_and_the_same_tokens(style: PromptStyle, with_start: bool) -> None:
+def test_it_makes_the_same_text_and_the_same_tokens(style: PromptConfig, with_start: bool) -> None:
     tokenizer: Any = tiny_tokenizer()
     if with_start:
         end = (tokenizer.eos_token, tokenizer.eos_token_id)

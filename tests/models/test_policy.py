@@ -21,7 +21,7 @@ from gradus.models.policy import (
     prompt_text,
     prompt_tokens,
 )
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import PHRASES, tiny_tokenizer
 
 CHAT = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}{% if add_generation_prompt %}<go>{% endif %}"
@@ -152,23 +152,23 @@ def test_a_chat_template_marks_the_hint_and_leaves_the_messages_as_they_were() -
     assert turns[-1]["content"] == "1 + 2 ="
 
 
-STYLE = PromptStyle("1 + 1 = 2", "0: {question}\n{hint}")
-BARE = PromptStyle(template="Q: {question} A:")
+STYLE = PromptConfig(system="1 + 1 = 2", template="0: {question}\n{hint}")
+BARE = PromptConfig(template="Q: {question} A:")
 
 
 @pytest.mark.parametrize(
     ("style", "hint", "prompt"),
     [
-        (PromptStyle("sums"), None, "sums\n\n1 + 2 =\n"),
-        (PromptStyle("sums"), "1+2=", "sums\n\n1 + 2 =\n1+2="),
+        (PromptConfig(system="sums"), None, "sums\n\n1 + 2 =\n"),
+        (PromptConfig(system="sums"), "1+2=", "sums\n\n1 + 2 =\n1+2="),
         (STYLE, None, "1 + 1 = 2\n\n0: 1 + 2 =\n"),
         (STYLE, "1+2=", "1 + 1 = 2\n\n0: 1 + 2 =\n1+2="),
         (BARE, None, "Q: 1 + 2 = A:"),
         (BARE, "1+2=", "Q: 1 + 2 = A:\n1+2="),
-        (PromptStyle(template="{question}\n"), "1+2=", "1 + 2 =\n1+2="),
+        (PromptConfig(template="{question}\n"), "1+2=", "1 + 2 =\n1+2="),
     ],
 )
-def test_a_style_without_a_chat_template(style: PromptStyle, hint: str | None, prompt: str) -> None:
+def test_a_style_without_a_chat_template(style: PromptConfig, hint: str | None, prompt: str) -> None:
     tokenizer = tiny_tokenizer()
     assert prompt_text(tokenizer, "1 + 2 =", None, hint, style) == prompt
     assert prompt_text(tokenizer, None, [{"role": "user", "content": "1 + 2 ="}], hint, style) == prompt
@@ -177,12 +177,12 @@ def test_a_style_without_a_chat_template(style: PromptStyle, hint: str | None, p
 @pytest.mark.parametrize(
     ("style", "chat", "plain"),
     [
-        (PromptStyle(), "<user>1 + 2 =\n\nKnow this:\n1+2=3<go>", "1 + 2 =\nKnow this:\n1+2=3\n"),
+        (PromptConfig(), "<user>1 + 2 =\n\nKnow this:\n1+2=3<go>", "1 + 2 =\nKnow this:\n1+2=3\n"),
         (STYLE, "<system>1 + 1 = 2<user>0: 1 + 2 =\n1+2=3<go>", "1 + 1 = 2\n\n0: 1 + 2 =\n1+2=3"),
     ],
 )
 def test_a_hint_stands_below_the_sentence_of_its_strategy_unless_the_template_places_it(
-    style: PromptStyle, chat: str, plain: str
+    style: PromptConfig, chat: str, plain: str
 ) -> None:
     tokenizer = tiny_tokenizer()
     assert prompt_text(tokenizer, "1 + 2 =", None, "1+2=3", style, shown="Know this:") == plain
@@ -196,13 +196,13 @@ MARK = "\n\nHint (the beginning of a correct solution):\n"
 @pytest.mark.parametrize(
     ("style", "hint", "prompt"),
     [
-        (PromptStyle("sums"), None, "<system>sums<user>1 + 2 =<go>"),
+        (PromptConfig(system="sums"), None, "<system>sums<user>1 + 2 =<go>"),
         (STYLE, None, "<system>1 + 1 = 2<user>0: 1 + 2 =\n<go>"),
         (STYLE, "1+2=", "<system>1 + 1 = 2<user>0: 1 + 2 =\n1+2=<go>"),
         (BARE, "1+2=", f"<user>Q: 1 + 2 = A:{MARK}1+2=<go>"),
     ],
 )
-def test_a_style_with_a_chat_template(style: PromptStyle, hint: str | None, prompt: str) -> None:
+def test_a_style_with_a_chat_template(style: PromptConfig, hint: str | None, prompt: str) -> None:
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = CHAT
     assert prompt_text(tokenizer, "1 + 2 =", None, hint, style) == prompt
@@ -226,7 +226,7 @@ def test_a_chat_template_without_a_place_for_the_system_message_says_so(template
     tokenizer = tiny_tokenizer()
     tokenizer.chat_template = template
     with pytest.raises(PolicyError, match=message):
-        prompt_text(tokenizer, "1 + 2 =", style=PromptStyle("sums"))
+        prompt_text(tokenizer, "1 + 2 =", style=PromptConfig(system="sums"))
 
 
 def test_a_hostile_question_is_text_and_never_a_template() -> None:

@@ -26,9 +26,8 @@ from gradus.models.chat_template import plain_chat_template
 from gradus.models.errors import PolicyError
 from gradus.models.policy import PromptSide, chat_turns, load_policy, load_prompt_side, prompt_text
 from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZER_FILES
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
-from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.runs.history import attempts, run_folders
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runtime.calls import read_report
@@ -49,7 +48,7 @@ class Prompting:
     """Prompts and sampling of a folder's policy in the main suite of its training."""
 
     policy: Path
-    style: PromptStyle
+    style: PromptConfig
     sampling: Mapping[str, object]
     """Arguments of transformers' `generate`; empty if no training says how the policy was sampled."""
 
@@ -57,7 +56,7 @@ class Prompting:
     def of(cls, policy: Path, recipe: Mapping[str, Any] | None) -> Self:
         """Return what a recipe says of its first suite; the defaults without one."""
         if recipe is None:
-            return cls(policy, PromptStyle(), {})
+            return cls(policy, PromptConfig(), {})
         rollout = recipe.get("rollout", {})
         suite = next(iter(_suites(recipe)), {})
         prompt, stop = (rollout.get(key) if suite.get(key) is None else suite[key] for key in ("prompt", "stop"))
@@ -70,7 +69,7 @@ class Prompting:
             **(drawn if temperature else {}),  # the own top_k of `generate` is 50
             **{name: value for name, value in more.items() if value},
         }
-        return cls(policy, PromptConfig.model_validate(prompt or {}).style, sampling)
+        return cls(policy, PromptConfig.model_validate(prompt or {}), sampling)
 
     @cached_property
     def _prompt_side(self) -> PromptSide:
@@ -88,7 +87,7 @@ class Prompting:
         """Return the messages of a problem; our own template adds system message and template itself."""
         messages = problem["messages"]
         question = None if messages else problem["question"]
-        return chat_turns(question, messages, None, PromptStyle() if self.is_plain else self.style)
+        return chat_turns(question, messages, None, PromptConfig() if self.is_plain else self.style)
 
     def text(self, problem: Mapping[str, Any]) -> str:
         """Return the prompt of a problem."""

@@ -19,7 +19,7 @@ from gradus.models.engines.base import Request
 from gradus.models.policy import PromptSide, chat_turns, prompt_tokens
 from gradus.models.rendering import Asked as PromptParts
 from gradus.models.rendering import PromptError, prompt_texts
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.stages.rollout.parents import Parents, Start
@@ -100,7 +100,7 @@ class Planned:
         """The requests of a range of groups, for the rollouts artifact `digest`; seeds derive from their group's."""
         found: list[Asked] = []
         for group, (row, problem) in enumerate(self._rows(start, stop), start):
-            name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt.style
+            name, level, seed, style = row["problem_id"], row["hint_level"], row["seed"], self._config.prompt
             if seed is None:
                 seed = derive_seed(self._seed, name, self._round, level)
             elif self._reseeds:
@@ -157,7 +157,7 @@ class Planned:
                 if not row["messages"]:
                     refuse_empty(problem)
             if self._side is not None:
-                found = checked_prompts([rows[at] for at in bare], self._side, self._config.prompt.style)
+                found = checked_prompts([rows[at] for at in bare], self._side, self._config.prompt)
                 for at, tokens in zip(bare, found, strict=True):
                     prompts[at] = tokens
                 self._trained |= self._trained_prompts(rows, start)
@@ -174,7 +174,7 @@ class Planned:
         assert self._side is not None
         wanted = [number for number, (row, _) in enumerate(rows) if row["trained_prompt"]]
         bare = [({**rows[number][0], "messages": None, "hint_text": None}, rows[number][1]) for number in wanted]
-        prompts = checked_prompts(bare, self._side, self._config.prompt.style) if bare else []
+        prompts = checked_prompts(bare, self._side, self._config.prompt) if bare else []
         return {start + number: prompt for number, prompt in zip(wanted, prompts, strict=True)}
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
@@ -218,7 +218,7 @@ def asked(row: Row, problem: Row) -> tuple[str | None, list[dict[str, str]] | No
     return (None, row["messages"]) if row["messages"] else (problem["question"], problem["messages"])
 
 
-def tokenised_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
+def tokenised_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptConfig) -> list[list[int]]:
     """Return the prompt of each row and its problem, tokenised together; BadInputError for an invalid one."""
     parts = [PromptParts(*asked(row, problem), row["hint_text"], shown=row["shown"]) for row, problem in rows]
     try:
@@ -232,7 +232,7 @@ def tokenised_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: 
     return prompts
 
 
-def checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptStyle) -> list[list[int]]:
+def checked_prompts(rows: Sequence[tuple[Row, Row]], side: PromptSide, style: PromptConfig) -> list[list[int]]:
     """Return the same of rows that are sampled; BadInputError if one leaves no room for its completions."""
     prompts = tokenised_prompts(rows, side, style)
     for (row, _), tokens in zip(rows, prompts, strict=True):

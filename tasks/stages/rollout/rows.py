@@ -22,7 +22,7 @@ from gradus.data.unicode import num_halves, whole
 from gradus.models.engines.base import Finished
 from gradus.models.engines.sampling import cut_behind
 from gradus.models.policy import PromptSide, completion_texts
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.training.warmstart import Example, example_of
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.stages.rollout.groups import TRAINED, Asked, Row, refuse_empty, tokenised_prompts, with_problems
@@ -153,7 +153,7 @@ class Given:
         return in_order(pa.table(columns))
 
 
-def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, style: PromptStyle) -> Given:
+def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, style: PromptConfig) -> Given:
     """Return the ready-made texts of plan rows; BadInputError if one cannot become tokens, or has no prompt."""
     wanted, refused = np.flatnonzero(~nulls(PLAN.column(plan, "given"))), Refused()
     if not len(wanted):

@@ -67,7 +67,7 @@ def _rolled_out(
 ) -> StageResult:
     # All prompts before the first token: a row that cannot be used is reported now, not in the last shard.
     plan, problems = (ctx.table(role, COLUMNS[role]) for role in ("plan", "problems"))
-    given = given_texts(_of_call(plan, ctx), problems, side, config.prompt.style)
+    given = given_texts(_of_call(plan, ctx), problems, side, config.prompt)
     plan, parents = given.plan, parents_of(ctx, given.plan, side)
     reseeds = RESEEDS in ctx.facts
     planned = Planned(plan, problems, side, config, ctx.seed, ctx.round, parents, reseeds=reseeds)

@@ -9,7 +9,7 @@ from gradus.data.seeds import derive_seed
 from gradus.data.worked import needs_answer, worked_text
 from gradus.models.policy import Policy, new_policy, prompt_tokens
 from gradus.models.rendering import Asked, PromptError, prompt_texts
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.checkpoint import write_policy
 from gradus.models.training.warmstart import Example, example_of, finetune
@@ -26,7 +26,7 @@ CONTEXT_TOKENS = 256
 def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     """Fine-tune on every problem that has a worked solution."""
     policy = _start(ctx, config)
-    examples = examples_of(ctx, policy, config.prompt.style, config.template)
+    examples = examples_of(ctx, policy, config.prompt, config.template)
 
     def on_step(step: int, loss: float) -> None:
         if step % 10 == 0:
@@ -47,7 +47,7 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)
 
 
-def examples_of(ctx: StageContext, policy: Policy, style: PromptStyle, template: str) -> list[Example]:
+def examples_of(ctx: StageContext, policy: Policy, style: PromptConfig, template: str) -> list[Example]:
     """Prompt and worked solution of every usable problem, as tokens; BadInputError if no problem has one that fits."""
     solved = [
         (row, worked_text(template, row["solution"], row.get("answer_given") or row.get("answer")))

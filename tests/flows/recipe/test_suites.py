@@ -9,8 +9,8 @@ from gradus.data.errors import UsageError
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe, parse_recipe
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
+from gradus.models.templates import PromptConfig
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 

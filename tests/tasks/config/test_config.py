@@ -8,8 +8,8 @@ from pydantic import ConfigDict
 from gradus.components.settings import Config
 from gradus.data.errors import UsageError
 from gradus.models.engines.settings import ServerConfig, VllmConfig
+from gradus.models.templates import PromptConfig
 from gradus.tasks.config.learning import UpdateConfig, WarmstartConfig
-from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
 from gradus.tasks.config.settings import Home

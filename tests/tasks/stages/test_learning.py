@@ -11,7 +11,7 @@ import torch
 from gradus.data.errors import BadInputError, StageError
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import new_policy
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.update.warmstart import examples_of
@@ -51,9 +51,9 @@ def test_a_warm_start_sees_the_prompts_of_the_settings() -> None:
     made = new_policy(tiny_tokenizer(), width=16, layers=1, heads=2, max_positions=64, seed=0)
     rows = [{"problem_id": "a", "question": "1 + 2 =", "messages": None, "solution": "1+2=3", "answer": "3"}]
     ctx: Any = SimpleNamespace(table=lambda _name, _columns: pa.Table.from_pylist(rows))
-    (example,) = examples_of(ctx, made, PromptStyle("4 + 4", "{question} 0\n{hint}"), "{solution}")
+    (example,) = examples_of(ctx, made, PromptConfig(system="4 + 4", template="{question} 0\n{hint}"), "{solution}")
     assert made.tokenizer.decode(example.prompt) == "4 + 4\n\n1 + 2 = 0\n"
-    (plain,) = examples_of(ctx, made, PromptStyle(), "{solution}")
+    (plain,) = examples_of(ctx, made, PromptConfig(), "{solution}")
     assert made.tokenizer.decode(plain.prompt) == "1 + 2 =\n"
 
 

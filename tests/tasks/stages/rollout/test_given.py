@@ -10,7 +10,7 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.schema import PLAN, PROBLEMS, cast_to_schema
 from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import PromptSide, load_policy
-from gradus.models.templates import PromptStyle
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.stages.rollout.rows import given_texts
 from tests.tasks.stages.rollout.test_continued import House, row
@@ -52,11 +52,11 @@ def test_a_text_is_left_out_only_if_it_does_not_fit_with_its_end() -> None:
     # The prompt has 12 characters and a leading token; of 64 places the rest is text, and one place its end.
     side = PromptSide(tiny_tokenizer(), 64, (1,))
     problems = cast_to_schema(pa.table({"problem_id": ["a"], "question": ["12 + 7 + 5 ="]}), PROBLEMS)
-    bare = given_texts(_plan([given("a", "a", "1", plan_id="0")]), problems, side, PromptStyle())
+    bare = given_texts(_plan([given("a", "a", "1", plan_id="0")]), problems, side, PromptConfig())
     room = 64 - len(bare.texts["0"].prompt)
     texts = ["1" * (room - 1), "1" * room, "2"]
     plan = _plan([given("a", "a", text, plan_id=str(at)) for at, text in enumerate(texts)] + [row("a", "a")])
-    found = given_texts(plan, problems, side, PromptStyle())
+    found = given_texts(plan, problems, side, PromptConfig())
     assert {name: len(each.completion) for name, each in found.texts.items()} == {"0": room, "2": 2}
     assert found.plan.column("plan_id").to_pylist() == ["0", "2", None]
     assert found.counts == {
@@ -65,7 +65,7 @@ def test_a_text_is_left_out_only_if_it_does_not_fit_with_its_end() -> None:
         "examples": ["problem a: longer than the policy's context"],
     }
     with pytest.raises(BadInputError, match="the engine has no tokens of the policy"):
-        given_texts(plan, problems, None, PromptStyle())
+        given_texts(plan, problems, None, PromptConfig())
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from gradus.data.lake.schema import PLAN, cast_to_schema
 from gradus.data.lake.store import Ref, Store
 from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.policy import new_policy, prompt_tokens
+from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
-from gradus.tasks.config.prompts import PromptConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
