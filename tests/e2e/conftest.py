@@ -4,10 +4,13 @@ import contextlib
 import fcntl
 import json
 import os
+import pty
 import shutil
 import sqlite3
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -151,6 +154,26 @@ class Program:
         """Every manifest of the lake by artifact."""
         lake = self.home / "lake"
         return {str(p.parent.relative_to(lake)): p.read_bytes() for p in sorted(lake.glob("*/*/_manifest.json"))}
+
+
+def on_a_terminal(program: Program, asked: bytes, answer: bytes, *arguments: str) -> bytes:
+    """Run the program on a terminal of 80 columns, answer once what it asks; return what it wrote."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    environment = program.environment(TERM="xterm-256color")
+    with subprocess.Popen(
+        [*program.command, *arguments], env=environment, cwd=program.home, stdin=theirs, stdout=theirs, stderr=theirs
+    ) as process:
+        os.close(theirs)
+        seen, answered = b"", False
+        with contextlib.suppress(OSError):  # Linux: the other end is closed
+            while part := os.read(ours, 4096):
+                seen += part
+                if not answered and asked in seen:
+                    answered = os.write(ours, answer) == len(answer)
+        os.close(ours)
+        assert process.wait(timeout=60) == 0
+    return seen
 
 
 class WarmProgram(Program):

@@ -2,15 +2,9 @@
 
 import asyncio
 import contextlib
-import fcntl
 import json
-import os
-import pty
 import re
 import sqlite3
-import struct
-import subprocess
-import termios
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,7 +17,7 @@ import pytest
 from gradus.flows.console.browser.program import Browser
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.sql_views import open_run
-from tests.e2e.conftest import Program
+from tests.e2e.conftest import Program, on_a_terminal
 from tests.patience import until
 
 Undisturbed = tuple[Program, dict[str, Any]]
@@ -124,24 +118,12 @@ def test_the_training_can_be_browsed(undisturbed: Undisturbed) -> None:
         assert "groups of" in shown
 
     asyncio.run(look())
-    assert b"rounds" in on_a_terminal(program, "browse", result["run"])
+    assert b"rounds" in on_a_terminal(program, b"quit", b"q", "browse", result["run"])
 
 
-def on_a_terminal(program: Program, *arguments: str) -> bytes:
-    """Run the program on a terminal of 80 columns, press q when its keys are shown; return what it wrote."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    environment = program.environment(TERM="xterm-256color")
-    with subprocess.Popen(
-        [*program.command, *arguments], env=environment, cwd=program.home, stdin=theirs, stdout=theirs, stderr=theirs
-    ) as process:
-        os.close(theirs)
-        seen, pressed = b"", False
-        with contextlib.suppress(OSError):  # Linux: the other end is closed
-            while part := os.read(ours, 4096):
-                seen += part
-                if not pressed and b"quit" in seen:
-                    pressed = os.write(ours, b"q") == 1
-        os.close(ours)
-        assert process.wait(timeout=60) == 0
-    return seen
+def test_a_run_is_deleted_once_that_is_agreed_at_a_terminal(undisturbed: Undisturbed) -> None:
+    program, result = undisturbed
+    before = sorted(program.home.glob("lake/*/*/*"))
+    said = on_a_terminal(program, b"[y/N]", b"n\n", "runs", "--delete", result["run"])
+    assert b"nothing was deleted" in said
+    assert sorted(program.home.glob("lake/*/*/*")) == before

@@ -8,7 +8,7 @@ import pytest
 
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import state_files
-from tests.e2e.conftest import RECIPE, Program
+from tests.e2e.conftest import RECIPE, Program, on_a_terminal
 
 SMALL = ("ingest.limit=24", "curate.draw=8", "escalate=[]", "save_state_every=3")
 TRAIN = ("train", str(RECIPE), "--rounds", "3", *(word for each in SMALL for word in ("--set", each)))
@@ -70,6 +70,9 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
     assert code == 2
     assert str(made[0])[:20] in out
     assert "nothing was removed, since this can only be asked at a terminal" in err
+    assert (lake / str(made[0]) / WEIGHTS).exists()
+    said = on_a_terminal(program, b"[y/N]", b"n\n", "prune", run, "--keep", "last=1")
+    assert b"nothing was removed" in said
     assert (lake / str(made[0]) / WEIGHTS).exists()
     done = program.json("prune", run, "--keep", "last=1", "--yes")
     assert done["bytes"] == planned["bytes"] == 2 * len(weights[0])
