@@ -1,5 +1,6 @@
 """Runs take turns on the GPUs of a machine; GRADUS_GPU_TURNS makes each count as one that computes there."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -34,7 +35,8 @@ def test_a_second_run_of_another_home_waits_and_says_so_until_the_first_has_ende
     on = {"GRADUS_GPU_TURNS": "on", "XDG_CACHE_HOME": str(tmp_path)}
     holds = first.start(*WARMSTART, "steps=1000000", **on)
     until(lambda: worker(holds) and str(holds.pid) in turn(tmp_path), wrong=first.told)
-    for process in worker(holds):
+    stopped = worker(holds)
+    for process in stopped:
         process.suspend()  # it costs nothing while another waits
     refused = second.start(*WARMSTART, "steps=1", "--no-wait", **on)
     assert refused.wait(timeout=300) == 1, second.told()
@@ -47,6 +49,9 @@ def test_a_second_run_of_another_home_waits_and_says_so_until_the_first_has_ende
     assert SENTENCE not in first.told()
     os.killpg(holds.pid, sent)
     assert holds.wait(timeout=300) == (130 if sent == signal.SIGINT else -signal.SIGKILL)
+    for process in stopped:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.resume()  # one that was stopped before it followed its parent into death ends now
     assert waits.wait(timeout=300) == 0, second.told()
     assert len(list((second.home / "lake" / "checkpoints").glob("*/model.safetensors"))) == 1
     assert not turn(tmp_path)
