@@ -216,7 +216,7 @@ def test_a_training_that_left_for_the_host_comes_back_whole(there: torch.device)
         optimised(state, rows, SETTINGS, {"old.logp": old, "reference.logp": old})
         states.append(state)
     stayed, left = map(state_bytes, states)
-    assert len(left) == len(stayed) > 4
+    assert len(left) == len(stayed) > 3
     for name in stayed:
         if name.endswith(".safetensors"):
             hold(left[name], stayed[name])

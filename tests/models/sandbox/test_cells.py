@@ -255,10 +255,11 @@ def test_shared_memory_counts(sandbox: Sandbox) -> None:
 
 
 def test_a_fork_bomb_ends_with_its_cell(sandbox: Sandbox) -> None:
+    before = len(psutil.Process().children(recursive=True))  # other tests of this process have some, too
     found = ran(sandbox, "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", limit_s=2.0)
     assert found.ended in {"processes", "memory", "time"}
     assert said(sandbox, "print('alive')") == "alive"
-    assert len(psutil.Process().children(recursive=True)) < 30
+    assert len(psutil.Process().children(recursive=True)) < before + 10
 
 
 def test_output_is_limited(sandbox: Sandbox) -> None:
