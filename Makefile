@@ -57,7 +57,7 @@ types:
 every-test:
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder
 
-quick: $(VENV)/.developer  ## the tests that start no process, in a minute
+quick: $(VENV)/.developer  ## tests that start no process and take less than half a second each
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q --quick -n 2 --dist loadfile
 
 test-methods: $(VENV)/.developer  ## every method, two rounds on a tiny recipe, with a check of what defines it

@@ -74,7 +74,7 @@ NOT_QUICK = (
     *("tasks/config/test_redaction.py", "test_deploy.py", "test_docs.py", "test_layout.py", "test_patience.py"),
     "test_reruns.py",
 )
-"""Folders and files that `make quick` leaves out: their tests start processes, or take seconds each."""
+"""Folders and files that `make quick` leaves out, beside tests marked `slow`: theirs start processes."""
 
 TESTS_PATH = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent)))
 """PYTHONPATH of a process that imports Gradus and these tests, whatever PYTHONSAFEPATH says."""
@@ -134,7 +134,8 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process works alone at the end; mark what may run twice."""
     if config.getoption("quick"):
-        items[:] = [item for item in items if not item.path.relative_to(HERE).as_posix().startswith(NOT_QUICK)]
+        quick = [item for item in items if item.get_closest_marker("slow") is None]
+        items[:] = [item for item in quick if not item.path.relative_to(HERE).as_posix().startswith(NOT_QUICK)]
         sys.addaudithook(_refuse_processes)
     rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
     assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"

@@ -78,6 +78,7 @@ def differences(rng: np.random.Generator, seeds: int, problems: int, over_seeds:
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("problems", [500, 1319])
 def test_an_interval_of_95_percent_holds_the_truth_about_as_often(problems: int) -> None:
     rng = np.random.default_rng(7)

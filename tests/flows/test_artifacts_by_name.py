@@ -59,6 +59,7 @@ def test_sql_refuses_an_artifact_that_is_not_there_and_leaves_texts_alone(home: 
         assert [batch.num_rows for batch in found.batches if batch.num_rows] == []
 
 
+@pytest.mark.slow
 def test_browse_lists_its_rows_and_opens_one(home: Home) -> None:
     async def look() -> None:
         with ask(home, f"select problem_id, question from {PROBLEMS} order by 1", None, pytest.fail) as found:

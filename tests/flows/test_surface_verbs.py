@@ -57,6 +57,7 @@ def test_the_picture_is_shown_and_printed_as_json(verb: Verb, problems: str) -> 
     assert len(Path("all.csv").read_text().splitlines()) == 1 + 2 * 2 * 10
 
 
+@pytest.mark.slow
 def test_a_plan_is_shown_and_written_for_rollout(verb: Verb, problems: str) -> None:
     code, out, err = verb("plan", "--problems", problems, "--tokens", "2e2", "-n", "4", "--out", "plan.parquet")
     rows = pq.read_table("plan.parquet").to_pylist()
@@ -71,6 +72,7 @@ def test_a_plan_is_shown_and_written_for_rollout(verb: Verb, problems: str) -> N
     assert all(row["hint_text"] == "a\n" for row in rows if row["problem_id"] in helped)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_answered_is_one_sentence(verb: Verb, tmp_path: Path) -> None:
     (tmp_path / "own.jsonl").write_text('{"question": "?"}\n')
     (tmp_path / "ids.jsonl").write_text('{"problem_id": "p", "question": "?"}\n')

@@ -77,6 +77,7 @@ def test_texts_in_several_chunks_are_counted_together(monkeypatch: pytest.Monkey
     assert [shared(texts, [ASKED], common=common) for common in (0, 5, 6)] == expected
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.sampled_from(["a", "b", "c,", "D"]), max_size=8).map(" ".join), max_size=8),
     st.lists(st.lists(st.sampled_from(["a", "b", "c", "d!"]), max_size=8).map(" ".join), max_size=4),

@@ -150,6 +150,7 @@ _MEASURED = st.dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(_MEASURED, st.sampled_from(["p", "q", None])), max_size=5))
 @settings(max_examples=50)
 def test_adding_equals_bookkeeping_by_hand(rounds: list[tuple[dict[str, tuple[int, int]], str | None]]) -> None:
@@ -240,6 +241,7 @@ _BATCHES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(_BATCHES)
 @settings(max_examples=100)
 def test_merged_mean_and_variance_are_those_of_all_rows_of_the_newest_policy(

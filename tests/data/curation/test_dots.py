@@ -40,6 +40,7 @@ def test_a_line_is_fitted_to_what_each_reference_is_predicted_from_the_others() 
     assert predicted(FOUR, np.arange(3), np.array([0.0, 0.5, 1.0]), 1e-9).tolist() == [0.5] * 4
 
 
+@pytest.mark.slow
 def test_a_wave_draws_the_problems_nearest_to_the_target() -> None:
     # References e (1) and w (0, of which one row was not judged); the others are predicted 0.5, 0.9 and 0.1.
     angle = {"e": 0.0, "w": math.pi, "n": math.pi / 2, "near_e": 0.0, "near_w": math.pi, "s": -math.pi / 2}

@@ -101,6 +101,7 @@ def test_no_order_leaves_its_fence_in_the_prompt_of_a_measure(answer: str) -> No
     assert ORDER not in outside(prompt)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["`", "```", "~~~", "\n", "\r", " ", "\t", "> ", "- ", "x", ORDER]), max_size=40))
 def test_no_text_leaves_its_fence(parts: list[str]) -> None:
     for prompt in prompts(pairs, "".join(parts) + "1"):

@@ -65,6 +65,7 @@ def test_the_best_mixture_is_the_top_of_the_quadratic_through_the_pilots() -> No
     assert best_mixture(pilots, outcomes) == pytest.approx(top, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_a_mixture_is_drawn_and_without_pilots_all_domains_alike() -> None:
     rows, rng = pool("a", "b", "c", None, "b"), np.random.default_rng(0)
     mixed: dict[str, Any] = {

@@ -54,6 +54,7 @@ def test_the_same_history_in_another_order_is_a_tie() -> None:
     assert named(table, "historical_std") == ["a", "b"]
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text("abc", min_size=1, max_size=3), st.lists(st.floats(0, 1), max_size=6), min_size=1))
 @settings(max_examples=50)
 def test_historical_std_equals_numpy_and_the_order_is_total(histories: dict[str, list[float]]) -> None:

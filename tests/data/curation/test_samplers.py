@@ -116,6 +116,7 @@ def test_a_stratified_draw_has_as_many_of_each_value_as_there_are(
     assert all(count >= most - 1 or count == domains.count(each) for each, count in drawn.items())
 
 
+@pytest.mark.slow
 def test_of_a_value_every_problem_is_drawn_equally_often() -> None:
     table = Candidates(pa.table({"problem_id": list("abcde"), "domain": ["x", "x", "x", "x", "y"]}))
     generator = rng()

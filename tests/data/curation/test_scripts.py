@@ -31,6 +31,7 @@ def test_a_question_is_of_a_script_by_its_letters() -> None:
     assert script(pool("कितने हैं ३"), scripts="Devanagari", min_frac=1.0).kept.all()  # its marks are no letters
 
 
+@pytest.mark.slow
 @given(st.text(st.sampled_from("aZéßжЯ1 ,-\u0301"), max_size=20), st.floats(0, 1))
 def test_as_the_names_of_characters_say(text: str, share: float) -> None:
     letters = [each for each in text if unicodedata.category(each).startswith("L")]

@@ -248,6 +248,7 @@ def test_gdpo_of_one_reward_or_of_rows_without_any() -> None:
     assert np.isnan(gdpo(BatchRows(none))["reward"]).all()
 
 
+@pytest.mark.slow
 @given(
     rewards=st.lists(st.tuples(st.integers(-3, 3), st.sampled_from([0.0, 1.0])), min_size=4, max_size=9),
     scale=st.floats(0.1, 100),

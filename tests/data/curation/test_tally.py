@@ -73,6 +73,7 @@ def expected(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int, list[float
     return {name: (n, k, rewards) for name, (n, k, rewards, _) in found.items() if n or rewards}
 
 
+@pytest.mark.slow
 @given(st.lists(SCORED, min_size=1, max_size=30), st.integers(0, 30), st.integers(1, 4), st.booleans(), st.randoms())
 @settings(max_examples=60, deadline=None)
 def test_counts_are_those_of_plain_dictionaries(rows: Any, cut: int, group: int, alone: bool, random: Any) -> None:
@@ -144,6 +145,7 @@ def test_order_threads_and_row_groups_change_no_bit() -> None:
     assert by_problem(measured_of([shuffled], threads=2, row_group=501)[0]) == wanted
 
 
+@pytest.mark.slow
 def test_what_exceeds_the_memory_lies_on_the_disk_and_changes_no_bit(tmp_path: Path) -> None:
     rows, folder = tmp_path / "rows.parquet", tmp_path / "here"
     folder.mkdir()

@@ -36,6 +36,7 @@ def kept(condition: str, **settings: Any) -> str:
     return "".join(pool()["problem_id"][where(pool(), condition=condition, **settings).kept])
 
 
+@pytest.mark.slow
 def test_where_keeps_what_meets_a_condition() -> None:
     assert kept("problem.level >= 3 and pass_rate < 0.75") == "cef"  # of e and f it is unknown
     assert kept("problem.level >= 3 and pass_rate < 0.75", unknown="drop") == "c"
@@ -85,6 +86,7 @@ def test_what_is_no_condition_is_refused_in_one_sentence(condition: str, said: s
     assert "\n" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_condition_reads_no_file_and_changes_nothing(tmp_path: Path) -> None:
     secret = tmp_path / "secret.csv"
     secret.write_text("value\n1\n")
@@ -124,6 +126,7 @@ def test_keys_and_columns_of_trackers_are_read_by_their_names() -> None:
         where(mixed, condition="problem.level > 1")
 
 
+@pytest.mark.slow
 def test_a_wrong_condition_is_refused_before_anything_starts() -> None:
     for right in ("problem.level >= 3", "lower(problem.kind) = 'x'", "pass_rate < 0.5", "problem.hard"):
         assert where(no_candidates(), condition=right).kept.tolist() == []

@@ -109,6 +109,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "hinted"), SOURCES, ids=lambda value: getattr(value, "__name__", ""))
 def test_no_hint_of_real_problems_states_the_gold_in_any_written_form(
     source: Callable[[], list[Problem]], hinted: dict[str, int]
@@ -128,6 +129,7 @@ def test_no_hint_of_real_problems_states_the_gold_in_any_written_form(
     assert found == hinted
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not REAL.is_dir(), reason="the shared real data is not beside this checkout")
 def test_the_last_part_of_most_competition_hints_states_the_gold_and_levels_are_cumulative() -> None:
     leaking, strategy = 0, function_of(components("hint")["tiers"])

@@ -229,6 +229,7 @@ def test_a_mistake_in_the_query_names_the_tables_there_are(store: Store) -> None
         run_sql(store, {"scores": [store.put("scores", scores(["a"]))]}, "select nothing from scores")
 
 
+@pytest.mark.slow
 def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     connect = partial(duckdb.connect, config={"threads": 2})  # each holds some 120,000 rows
     monkeypatch.setattr("gradus.data.lake.queries.duckdb.connect", connect)
@@ -248,6 +249,7 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
     assert held_mb < 160  # of 290; with Arrow's own readahead all of it
 
 
+@pytest.mark.slow
 def test_a_query_stays_within_its_memory_and_leaves_nothing_on_the_disk(tmp_path: Path) -> None:
     memory = MemoryLimit(100_000_000, tmp_path)
     rows = Relation.of(pa.table({"i": np.random.default_rng(0).permutation(2_000_000)}))

@@ -103,6 +103,7 @@ def trained(
     return train(costs, parsed, start, ends, room), costs, amounts()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overlap", [0, 1])
 @given(profile=st.integers(1, 50), bare=st.integers(1, 30), hinted=st.integers(0, 30), amount=st.integers(1, 200))
 @settings(max_examples=40)

@@ -114,6 +114,7 @@ def test_steer_of_small_or_equal_changes() -> None:
     assert bool(torch.isfinite(steer(certain)[0]).all())
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.floats(-3, 3), st.floats(-5, -0.01), st.floats(0, 4)), min_size=1, max_size=12),
     st.randoms(use_true_random=False),

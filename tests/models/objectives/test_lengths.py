@@ -46,6 +46,7 @@ def test_delta_l_is_the_form_of_its_code(lengths: list[int], alpha: float) -> No
     assert found.tolist() == pytest.approx([w for w, n in zip(expected, lengths, strict=True) for _ in range(n)])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=5))
 def test_special_cases_are_the_other_aggregations(lengths: list[int]) -> None:
     alone = rows(lengths, list(range(len(lengths))))

@@ -14,6 +14,7 @@ from gradus.models.training.update import Step, counted_rows
 from tests.models.objectives.registry import EVERY, LOOSER, TOLERANCE, prepared, trained_by
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_micro_batches_packs_and_padding_change_no_gradient(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, metrics = trained_by(name, 10_000)

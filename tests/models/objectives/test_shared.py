@@ -74,6 +74,7 @@ def test_the_frequencies_of_ktae_by_hand() -> None:
     assert float(found[0]) == pytest.approx(expected)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 7), st.integers(1, 7), st.data())
 def test_the_test_of_ktae_is_that_of_scipy(right: int, wrong: int, data: Any) -> None:
     a, b = data.draw(st.integers(0, right)), data.draw(st.integers(0, wrong))
@@ -163,6 +164,7 @@ def test_tempo_is_that_of_its_prefix_tree(given_rows: tuple[list[float], list[in
         assert got == pytest.approx(expected, abs=1e-7)
 
 
+@pytest.mark.slow
 @given(answers(), st.randoms(use_true_random=False))
 def test_rows_in_another_order_and_tokens_of_other_ids_change_nothing(
     given_rows: tuple[list[float], list[int], list[list[int]]], random: Any

@@ -31,6 +31,7 @@ def golds() -> list[str]:
     return [gold for gold in found[::EVERY] if gold]
 
 
+@pytest.mark.slow
 @needs_shared
 def test_a_gold_is_itself_in_every_form(golds: list[str]) -> None:
     assert len(golds) == 5000 // EVERY
@@ -39,6 +40,7 @@ def test_a_gold_is_itself_in_every_form(golds: list[str]) -> None:
     assert [(*pair, found) for pair in pairs if (found := math(pair[2], pair[0])) != "correct"] == []
 
 
+@pytest.mark.slow
 @needs_shared
 def test_a_gold_with_another_digit_is_wrong(golds: list[str]) -> None:
     rng = random.Random(0)

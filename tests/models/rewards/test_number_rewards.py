@@ -145,6 +145,7 @@ def test_no_text_makes_a_reading_raise(text):
         assert outcome(judge, text, "5") in {"", "correct", "wrong", "unparsed"}
 
 
+@pytest.mark.slow
 @needs_shared
 @pytest.mark.parametrize(("name", "rows"), [("train", 7473), ("test", 1319)])
 def test_every_worked_gsm8k_solution_scores_against_its_own_gold(name, rows):
@@ -245,6 +246,7 @@ def test_math_solutions_score_against_their_own_boxed_gold():
     assert wrong == []
 
 
+@pytest.mark.slow
 @needs_shared
 def test_math_verify_itself_accepts_most_golds_against_themselves():
     # Through the library, without the short cut for equal strings: a change of wrapping would show here.

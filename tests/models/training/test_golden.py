@@ -177,10 +177,12 @@ def close(found: Steps, expected: Steps, rel: float) -> None:
             assert ours[name] == pytest.approx(theirs[name], rel=rel, abs=rel), f"step {step}, {name}"
 
 
+@pytest.mark.slow
 def test_the_plain_implementation_has_the_recorded_numbers() -> None:
     close(plain(), json.loads(GOLDEN.read_text())["steps"], 1e-9)
 
 
+@pytest.mark.slow
 def test_the_updates_twenty_steps_have_the_recorded_numbers() -> None:
     close(of_gradus(), json.loads(GOLDEN.read_text())["steps"], TOLERANCE)
 

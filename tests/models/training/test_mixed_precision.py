@@ -70,6 +70,7 @@ def test_masters_move_by_less_than_bfloat16_can_hold_and_add_up() -> None:
     assert weight.dtype == torch.bfloat16
 
 
+@pytest.mark.slow
 def test_gradients_of_micro_batches_are_summed_in_float32() -> None:
     """Against the sum, in float64, of gradients taken one at a time."""
     found, alone = mixed(), mixed()
@@ -103,6 +104,7 @@ def test_the_packed_form_is_taken_in_bfloat16_too() -> None:
     assert form_of(mixed().model) == "packed"
 
 
+@pytest.mark.slow
 def test_a_restored_train_state_continues_from_the_masters_bit_for_bit() -> None:
     straight = stepped(mixed(lr=1e-5), range(6))
     half = stepped(mixed(lr=1e-5), range(3))

@@ -206,6 +206,7 @@ def new_critic(lr: float = 0.01) -> Critic:
     return Critic(model(seed=3), CriticConfig(lr=lr, clip=10.0))
 
 
+@pytest.mark.slow
 def test_a_new_critic_knows_nothing_and_learns_the_reward() -> None:
     critic = new_critic()
     values = critic.all_values(rollouts(), Budget(9))

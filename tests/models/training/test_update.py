@@ -177,6 +177,7 @@ def test_micro_batches_change_nothing_beyond_rounding(aggregation: Any, entropy_
     assert many[0] == pytest.approx(one[0], rel=1e-4, abs=1e-6)
 
 
+@pytest.mark.slow
 def test_the_same_update_gives_the_same_bits_and_resuming_changes_none() -> None:
     straight, log = trained(SETTINGS)
     assert weights_bytes(trained(SETTINGS)[0]) == weights_bytes(straight)

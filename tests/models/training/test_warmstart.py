@@ -68,6 +68,7 @@ def tuned(seed: int, steps: int, told: list[tuple[int, float]] | None = None) ->
     return policy, losses
 
 
+@pytest.mark.slow
 def test_eight_examples_are_learnt_by_heart() -> None:
     told: list[tuple[int, float]] = []
     policy, losses = tuned(0, 200, told)

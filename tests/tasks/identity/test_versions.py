@@ -29,6 +29,7 @@ def now() -> dict[str, list[object]]:
     return {label: [each.version, digests.code_digest(each)] for label, each in ours if not each.distribution}
 
 
+@pytest.mark.slow
 def test_a_component_that_changed_has_another_version() -> None:
     found, record = now(), json.loads(RECORD.read_text())
     same = [label for label, (version, _) in record.items() if found.get(label, [0])[0] == version]
@@ -60,6 +61,7 @@ def edit(copy: Path, old: str, new: str) -> None:
     file.write_text(file.read_text().replace(old, new))
 
 
+@pytest.mark.slow
 def test_a_formula_moves_its_own_digest_alone(copy: Path) -> None:
     before = digest(copy, "advantage", "grpo"), digest(copy, "advantage", "rloo")
     assert before[0] == now()["advantage/grpo"][1]

@@ -24,6 +24,7 @@ def test_a_table_by_hand() -> None:
     assert float(kappa(np.array([20, 5, 10, 15]))) == pytest.approx(0.4)
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=2, max_size=40))
 def test_it_is_that_of_scikit_learn_and_symmetric(pairs: list[tuple[bool, bool]]) -> None:
     first, second = (np.array(each) for each in zip(*pairs, strict=True))
@@ -102,6 +103,7 @@ def test_certain_none_and_falling_changes() -> None:
     assert change_of(np.array([0.0, 1.0]), np.array([1, 1])) is None
 
 
+@pytest.mark.slow
 def test_a_hole_that_is_used_more_and_more_is_named_where_it_opens() -> None:
     """The best split alone is where most is won: from 5 on."""
     share, round_ = np.repeat([0.0, 0.0, 0.125, 0.125, 0.75, 0.75], 12), np.repeat(np.arange(1, 7), 12)
@@ -118,6 +120,7 @@ def drawn(rng: np.random.Generator, hole: int | None) -> tuple[np.ndarray, np.nd
     return rng.binomial(8, rate) / 8, round_
 
 
+@pytest.mark.slow
 def test_planted_holes_are_named_within_a_round_and_clean_runs_seldom() -> None:
     rng = np.random.default_rng(5)
     num = 100

@@ -61,6 +61,7 @@ def test_a_line_for_each_method_and_component(capsys: pytest.CaptureFixture[str]
     assert {name for kind, name, _ in ALL if kind != "stage"} <= {line.split()[0] for line in lines}
 
 
+@pytest.mark.slow
 def test_all_about_one(capsys: pytest.CaptureFixture[str]) -> None:
     render_methods(selected("fixed_length"), "fixed_length")
     shown = capsys.readouterr().out
@@ -73,6 +74,7 @@ def test_all_about_one(capsys: pytest.CaptureFixture[str]) -> None:
     assert 'update.aggregation            "token_mean"' in shown
 
 
+@pytest.mark.slow
 def test_a_search() -> None:
     found = selected("2503.14476")
     assert {"dapo", "clip_higher"} <= set(found["method"])
@@ -85,6 +87,7 @@ def test_a_search() -> None:
     assert "dr_grpo" in refused.value.hint
 
 
+@pytest.mark.slow
 def test_settings_of_a_recipe_of_one_of_its_keys_and_of_a_stage() -> None:
     every = listed_settings()
     assert list(every) == ["recipe", *STAGES]

@@ -220,6 +220,7 @@ def test_other_problems_no_verdicts_and_unfinished_trainings_are_refused(place: 
         place.read("two")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "begins"), [("x.png", b"\x89PNG"), ("x.svg", b"<?xml"), ("x.pdf", b"%PDF")])
 def test_the_picture_is_of_the_kind_that_its_name_says(
     found: Comparison, tmp_path: Path, name: str, begins: bytes
@@ -231,6 +232,7 @@ def test_the_picture_is_of_the_kind_that_its_name_says(
     assert (tmp_path / name).read_bytes().startswith(begins)
 
 
+@pytest.mark.slow
 def test_a_comparison_is_kept_as_whole_tables_that_repeat(found: Comparison, tmp_path: Path) -> None:
     keep_comparison(found, tmp_path)
     names = (METHODS_TABLE, DIFFERENCES_TABLE, COMPARISON)

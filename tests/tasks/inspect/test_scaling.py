@@ -17,6 +17,7 @@ def test_half_of_the_gain_is_made_at_the_midpoint() -> None:
     assert curve.at(np.array([0.0, 500.0, 1000.0, 1e12])).tolist() == pytest.approx([0.2, 0.4, 0.52, 0.6])
 
 
+@pytest.mark.slow
 @given(st.floats(0.0, 0.4), st.floats(0.1, 0.5), st.floats(0.6, 3.0), st.floats(200, 2000))
 @settings(max_examples=15, deadline=None)
 def test_a_curve_without_noise_is_found(start: float, gain: float, exponent: float, midpoint: float) -> None:

@@ -52,6 +52,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
     assert store.find(REF) is None
 
 
+@pytest.mark.slow
 def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
     todo = job(tmp_path).to_json()
     said: list[str] = []

@@ -120,6 +120,7 @@ def test_values_are_sampled_from_every_second_cut_point() -> None:
     assert (set(found["inherits"]), "group" in found) == ({"context"}, False)
 
 
+@pytest.mark.slow
 def test_replay_draws_informative_groups_by_their_advantages_and_takes_them_up_whole() -> None:
     # |A| of x: 4 times 0.5 / 0.577; of y: (0.75 + 3 * 0.25) / 0.5: weights 3.464 and 3. Both groups here are flat.
     drawn = [replay(first_round(), np.random.default_rng(seed), groups=1) for seed in range(200)]

@@ -171,6 +171,7 @@ def test_spo_begins_at_the_pass_rate_that_was_measured(tmp_path: Path) -> None:
     assert found.column("spo.round").to_pylist() == [3, 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -298,6 +299,7 @@ def rows_of(kept: Mapping[tuple[Any, Any], int], order: Sequence[int] | None = N
     return changed_rows(columns, ("x", "y"), ("value",))
 
 
+@pytest.mark.slow
 @given(TABLES, TABLES, st.randoms(use_true_random=False))
 def test_merging_keeps_rows_that_did_not_change_and_does_not_depend_on_the_order(
     before: dict[tuple[Any, Any], int], changed: dict[tuple[Any, Any], int], random: Any

@@ -251,6 +251,7 @@ def test_a_wave_of_a_users_reads_parts_problems_and_plans_and_asks_with_messages
     assert (row["group_id"], row["reason"]) == ("a@r3h0.1", "wave mine.py:mine")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "said"),
     [
@@ -339,6 +340,7 @@ def test_a_wave_reads_what_it_declares_alone(tmp_path: Path) -> None:
 CALLS = st.lists(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 2)), max_size=5), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(CALLS)
 def test_names_and_seeds_of_a_round_are_each_their_own_and_do_not_depend_on_other_problems(
     calls: list[list[tuple[str, int]]],

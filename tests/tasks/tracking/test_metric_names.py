@@ -144,6 +144,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(config=st.dictionaries(st.text(max_size=300), JSON, max_size=4))
 def test_mlflow_takes_every_parameter_of_any_settings(config: dict[str, Any]) -> None:
@@ -157,6 +158,7 @@ BANNED = {"log_table", "log_image"}
 """One appends, the other names at random: after a kill the reporter would log twice."""
 
 
+@pytest.mark.slow
 def test_nothing_of_ours_calls_what_mlflow_keeps_twice() -> None:
     modules = [path for part in ("tasks", "flows", "models", "data") for path in (ROOT / part).rglob("*.py")]
     called = {

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import Any, get_args
 
+import pytest
+
 from gradus.tasks.runs import records
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.tracking.client import status
@@ -14,6 +16,7 @@ NOTE = """select value from tags join runs using (run_uuid)
     where name = 'continued' and key = 'mlflow.note.content' and run_uuid in mine"""
 
 
+@pytest.mark.slow
 def test_every_kind_of_event_that_a_journal_writes_is_told(new_run: NewRun) -> None:
     run = new_run("every-kind")
     run.start()

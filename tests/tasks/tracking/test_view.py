@@ -41,6 +41,7 @@ def test_the_installed_pages_know_the_tag_the_address_and_every_key_of_the_view(
         assert value == "gradus" or f'"{value}"' in pages
 
 
+@pytest.mark.slow
 def test_the_view_finds_trainings_and_neither_stages_nor_single_verbs(new_run: NewRun) -> None:
     training, verb = new_run("seen"), new_run("a-verb")
     for run, name in ((training, "train"), (verb, "score")):

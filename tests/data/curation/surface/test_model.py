@@ -161,6 +161,7 @@ def everywhere(found: Surface) -> Predicted:
     return found.predict(problem, policy, share)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(cells(), st.randoms(use_true_random=False))
 def test_neither_order_nor_splitting_of_rows_changes_anything(rows: list[Any], random: Any) -> None:
@@ -176,6 +177,7 @@ def test_neither_order_nor_splitting_of_rows_changes_anything(rows: list[Any], r
     assert other.error == pytest.approx(one.error, abs=1e-4)
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(cells(), st.integers(0, 7))
 def test_chances_rise_with_ability_and_with_one_more_solved(rows: list[Any], which: int) -> None:

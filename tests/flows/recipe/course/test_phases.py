@@ -166,6 +166,7 @@ _ENDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(
     st.lists(_ENDS, min_size=1, max_size=3),
     st.lists(st.tuples(st.integers(0, 9), st.sampled_from([0.2, 0.8, None])), max_size=9),

@@ -89,6 +89,7 @@ def test_blocks_are_left_out_and_unmasked_exactly_where_a_count_by_hand_says_so(
     assert (int(whole.sum()) > 0, bool(some.all())) == (True, False)
 
 
+@pytest.mark.slow
 @BRANCHING
 @settings(max_examples=10)
 def test_values_and_gradients_are_those_of_padded_rows(drawn: list[tuple[int, int, int, int]], min_shared: int) -> None:

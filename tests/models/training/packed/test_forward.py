@@ -35,6 +35,7 @@ def gradients(model: PreTrainedModel, given: Pack, form: Form) -> tuple[torch.Te
     return hidden.detach(), torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
 
 
+@pytest.mark.slow
 @given(prompt_lists, rows)
 @settings(max_examples=20)
 def test_both_forms_have_the_same_values_and_gradients(
@@ -60,6 +61,7 @@ def branching_pack(drawn: list[tuple[int, int, int, int]], min_shared: int) -> P
         return pack([[3, 4, 5], [6]], given_rows)
 
 
+@pytest.mark.slow
 @BRANCHING
 @settings(max_examples=25)
 def test_common_beginnings_have_the_values_and_gradients_of_rows_of_their_own(

@@ -252,6 +252,7 @@ def test_context_of_another_temperature_is_given_not_sampled() -> None:
     assert (asked.start.logprobs, asked.start.spans[0]["source"]) == ((None, None), "given")
 
 
+@pytest.mark.slow
 @given(
     st.integers(-6, 6),
     st.text("0123456789+=\n", max_size=8),

@@ -194,6 +194,7 @@ def test_without_a_tokenizer_prompts_are_messages_with_the_hint_in_them() -> Non
     assert (asked.request.messages, asked.request.stop) == (tuple(said), ("\n",))
 
 
+@pytest.mark.slow
 @given(
     sizes=st.lists(st.integers(1, 9), max_size=12),
     shard_rows=st.integers(1, 12),

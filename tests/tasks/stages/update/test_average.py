@@ -47,6 +47,7 @@ def test_the_average_follows_the_masters_by_its_formula(house: House) -> None:
         assert not torch.equal(average, found.masters[name]), name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "saved"), [("float32", "float32"), FORMATS[2]])
 def test_warm_and_cold_updates_leave_the_same_average(
     new_house: Callable[[str], House], dtype: str, saved: str
@@ -65,6 +66,7 @@ def test_warm_and_cold_updates_leave_the_same_average(
     assert any(not torch.equal(averages(warm[0])[name], averages(warm[1])[name]) for name in averages(warm[0]))
 
 
+@pytest.mark.slow
 def test_an_interrupted_update_and_a_repeated_one_have_the_same_average(house: House) -> None:
     given = house.inputs()
     config = {**house.steps, "ema_decay": DECAY}
@@ -78,6 +80,7 @@ def test_an_interrupted_update_and_a_repeated_one_have_the_same_average(house: H
     assert house.same_files(calm, resumed)
 
 
+@pytest.mark.slow
 def test_without_decay_there_is_no_average_and_one_that_there_was_is_let_go(house: House) -> None:
     warm = Warm()
     first, _ = house.run(house.job(house.inputs(), ema_decay=DECAY), warm)
@@ -105,6 +108,7 @@ def test_the_average_is_a_policy_by_its_reference_and_by_its_path(house: House, 
     house.store.verify(ref)
 
 
+@pytest.mark.slow
 def test_an_average_that_is_not_there_or_has_other_bytes_is_refused(house: House) -> None:
     plain, _ = house.update(house.rows(), house.rewards)
     missing = f"checkpoints/{plain.name}/ema"
@@ -123,6 +127,7 @@ def test_an_average_that_is_not_there_or_has_other_bytes_is_refused(house: House
         house.store.verify(Ref("checkpoints", folder.name))
 
 
+@pytest.mark.slow
 def test_a_moving_reference_is_the_average_given_as_a_reference(house: House) -> None:
     first, report = house.update(
         house.rows(), house.rewards, lr=1e-2, warmup_steps=0, ema_decay=DECAY, reference="ema", kl_coef=0.3
@@ -148,6 +153,7 @@ def test_settings_of_the_average() -> None:
     assert UpdateConfig(kl_coef=0.1).loads_reference
 
 
+@pytest.mark.slow
 def test_an_average_that_no_manifest_names_is_not_taken(house: House, tmp_path: Path) -> None:
     inputs = house.inputs()
     averaged, _ = house.run(house.job(inputs, ema_decay=DECAY))

@@ -43,6 +43,7 @@ def narrowed(house: House, folder: Path) -> Ref:
     return house.store.adopt(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dtype", "saved"), FORMATS)
 def test_an_update_from_disk_is_that_of_a_warm_worker(
     new_house: Callable[[str], House], tmp_path: Path, dtype: str, saved: str
@@ -63,6 +64,7 @@ def test_an_update_from_disk_is_that_of_a_warm_worker(
     assert str(latest.train_state.model.dtype) == f"torch.{dtype}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saved", ["float32", "bfloat16"])
 def test_the_policy_keeps_its_number_format_unless_another_is_asked_for(
     house: House, tmp_path: Path, saved: str
@@ -76,6 +78,7 @@ def test_the_policy_keeps_its_number_format_unless_another_is_asked_for(
         assert str(load_policy(folder).model.dtype) == f"torch.{saved}"
 
 
+@pytest.mark.slow
 def test_masters_beside_rounded_weights_make_the_update_of_unrounded_ones(new_house: Callable[[str], House]) -> None:
     """Saving in bfloat16 must change what is sampled from, not what is learnt from the same rows."""
     exact, rounded = new_house("exact"), new_house("rounded")
@@ -91,6 +94,7 @@ def test_masters_beside_rounded_weights_make_the_update_of_unrounded_ones(new_ho
     assert not house.same_files(first, second)
 
 
+@pytest.mark.slow
 def test_another_policys_masters_and_formats_that_no_update_writes_are_refused(house: House, tmp_path: Path) -> None:
     made, _ = house.update(house.rows(), house.rewards, lr=1e-2, saved_dtype="bfloat16")
     strange = tmp_path / "strange"

@@ -25,6 +25,7 @@ def then(house: House, first: Path, warm: Warm | None = None, **config: Any) -> 
     return house.run(house.job(inputs, **config), warm)[0]
 
 
+@pytest.mark.slow
 def test_an_optimizer_with_momentum_continues_from_disk_as_from_memory(house: House) -> None:
     warm = Warm()
     inputs = house.inputs()
@@ -51,6 +52,7 @@ def pinned_settings(optimizer: Any) -> dict[str, Any]:
     return {"optimizer": config.model_dump(mode="json")["optimizer"]}
 
 
+@pytest.mark.slow
 def test_an_optimizer_of_the_users_trains_and_continues(house: House, tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(

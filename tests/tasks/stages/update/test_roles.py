@@ -74,6 +74,7 @@ def test_a_given_row_joins_the_group_of_its_problem(house: House) -> None:
     assert report["metrics"]["policy/expert_shaping_mean"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("short", "terms"),
     [
@@ -158,6 +159,7 @@ def test_rows_that_nobody_sampled_are_refused_without_a_loss_for_them(house: Hou
         house.run(house.job(inputs(house, own, [*house.rewards, 1]), origin_losses=LUFFY))
 
 
+@pytest.mark.slow
 def test_spans_say_which_tokens_carry_loss(house: House) -> None:
     rows = house.rows()
     tool = {"role": "tool", "source": "observed", "trained": False}
@@ -184,6 +186,7 @@ def test_spans_that_do_not_cover_a_row_are_refused_by_name(house: House, spans: 
         house.run(house.job(inputs(house, rows, house.rewards)))
 
 
+@pytest.mark.slow
 def test_a_row_may_be_trained_for_another_prompt_than_it_was_sampled_from(house: House) -> None:
     hinted = house.rows(level=1)
     bare = [{**row, "trained_prompt_tokens": house.rows()[i]["prompt_tokens"]} for i, row in enumerate(hinted)]
@@ -194,6 +197,7 @@ def test_a_row_may_be_trained_for_another_prompt_than_it_was_sampled_from(house:
     assert (folder / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_table_of_an_update_has_a_row_for_each_rollout(house: House) -> None:
     folder, _ = house.run(house.job(inputs(house, house.rows(), house.rewards), keep_logprobs=True))
     rows = table_of(folder)
@@ -218,6 +222,7 @@ def test_a_row_that_no_step_took_says_so(house: House) -> None:
 DISTIL = {"loss": "distil", "teacher_top_k": 5}
 
 
+@pytest.mark.slow
 def test_a_teacher_is_learnt_from_and_needed(house: House) -> None:
     folder, report = house.run(
         house.job(inputs(house, house.rows(), [1.0] * 12, teacher=house.other), **DISTIL, lr=0.01, epochs=8)
@@ -246,6 +251,7 @@ def test_a_teacher_is_asked_for_the_tokens_that_were_sampled(house: House) -> No
     assert report["metrics"]["policy/loss"] == pytest.approx(loss, rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["teacher_kl", "distil"])
 def test_teachers_are_asked_of_their_own_rows_alone(house: House, loss: str) -> None:
     rows: list[Row] = house.rows()
@@ -272,6 +278,7 @@ def test_teachers_are_asked_of_their_own_rows_alone(house: House, loss: str) -> 
         assert parts[1] == pytest.approx(of_b / sum(map(len, gaps.values())), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_first_of_several_teachers_that_has_a_row_teaches_it(house: House) -> None:
     rows: list[Row] = house.rows()
     given = {**inputs(house, rows, [1.0] * 12), "teachers": [house.policy, house.other]}
@@ -324,6 +331,7 @@ def test_a_teacher_of_another_vocabulary_is_refused(house: House, tmp_path: Path
         house.run(house.job(inputs(house, house.rows(), house.rewards, teacher=teacher), **DISTIL))
 
 
+@pytest.mark.slow
 def test_a_critic_is_kept_in_the_checkpoint_and_goes_on(house: House) -> None:
     settings = {"advantage": "gae", "epochs": 2, "critic": {"lr": 0.01}}
     first, report = house.run(house.job(inputs(house, house.rows(), house.rewards), **settings))
@@ -340,6 +348,7 @@ def test_a_critic_is_kept_in_the_checkpoint_and_goes_on(house: House) -> None:
     assert len(set(advantages.values())) == 12  # one a token, not one a group
 
 
+@pytest.mark.slow
 def test_an_interrupted_update_with_a_critic_ends_as_an_undisturbed_one(house: House) -> None:
     settings = {"advantage": "gae", "epochs": 3, "critic": {"lr": 0.01}}
     given_inputs = inputs(house, house.rows(), house.rewards)
