@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import secrets
+import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
@@ -139,6 +140,14 @@ def _bound(folder: Path, memory_bytes: int, num_processes: int) -> None:
 
 
 def _removed(folder: Path) -> bool:
+    """Kill what is left in a group whose owner is gone or done with it, and remove it; return whether it is gone.
+
+    A bwrap that is killed while its child waits for its user's map leaves that child waiting for ever.
+    """
+    with contextlib.suppress(OSError):
+        for pid in map(int, (folder / "cgroup.procs").read_text(encoding="ascii").split()):
+            if pid > 0:  # 0 is a process outside of our namespace
+                os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(OSError):
         folder.rmdir()
     return not folder.exists()

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -173,12 +174,16 @@ def test_the_group_of_an_owner_that_was_killed_is_removed_by_the_next_one(backen
         assert left
         assert all(path.is_dir() for path in left)
         family = psutil.Process(owner.pid).children(recursive=True)
+        stays = subprocess.Popen(groups.Group(left).entered_by(["sleep", "600"]))  # dies with no parent
+        while str(stays.pid) not in (left[-1] / "cgroup.procs").read_text().split():
+            time.sleep(0.01)
         owner.kill()
     psutil.wait_procs(family, timeout=10)
     deadline = time.monotonic() + 10
     while any(path.exists() for path in left) and time.monotonic() < deadline:
         groups.made(*groups.bounds(LIMITS)).remove()
     assert not any(path.exists() for path in left)
+    assert stays.wait(timeout=10) == -signal.SIGKILL
     assert all(path.is_dir() for path in folders(sandbox))
 
 
