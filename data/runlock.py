@@ -81,14 +81,14 @@ def held(folder: Path, wait: Callable[[], object] = lambda: None, command: str =
 
 
 @contextlib.contextmanager
-def sole(folder: Path, *, wait: bool = True) -> Generator[bool]:
-    """Hold the kernel's lock of a folder itself, which names no holder; yield False if another process has it.
+def sole(path: Path, *, wait: bool = True) -> Generator[bool]:
+    """Hold the kernel's lock of a file, which names no holder; yield False if another process has it.
 
-    With `wait` it is held after any other process, and made, for its owner alone, if it is not there.
+    With `wait` it is held after any other process; file and folder are made, for their owner, if they are not there.
     """
     if wait:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    opened = os.open(path, os.O_RDWR | (os.O_CREAT if wait else 0), 0o600)  # NFS locks what may be written alone
     try:
         fcntl.flock(opened, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         mine = True
@@ -103,9 +103,9 @@ def sole(folder: Path, *, wait: bool = True) -> Generator[bool]:
 def holder(folder: Path) -> Holder | None:
     """Return the holder of a folder; None if no living process holds it."""
     path = folder / LOCK
-    # Reading is enough for a lock, and the folder may be read-only.
+    # A shared lock, since the folder may be read-only: NFS has no other one of a file that is open for reading.
     with contextlib.suppress(FileNotFoundError), path.open(encoding="utf-8") as file:
-        return None if _locked(file) else _read(path)
+        return None if _locked(file, fcntl.LOCK_SH) else _read(path)
     return None
 
 
@@ -139,10 +139,10 @@ def _made(folder: Path) -> bool:
     return True
 
 
-def _locked(file: IO[str]) -> bool:
+def _locked(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     """Take the kernel's lock; return False if another process has it."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError:
         return False
     return True

@@ -74,7 +74,7 @@ NOT_QUICK = (
     *("tasks/config/test_redaction.py", "test_deploy.py", "test_docs.py", "test_layout.py", "test_patience.py"),
     "test_reruns.py",
 )
-"""Folders and files that `make quick` leaves out, beside tests marked `slow`: theirs start processes."""
+"""Folders and files that `make quick` leaves out, as it does tests marked `slow`: they start processes."""
 
 TESTS_PATH = os.pathsep.join((str(HERE.parent / "src"), str(HERE.parent)))
 """PYTHONPATH of a process that imports Gradus and these tests, whatever PYTHONSAFEPATH says."""

@@ -62,12 +62,14 @@ class Group:
 
 def made(memory_bytes: int, num_processes: int) -> Group:
     """Return a new group, without folders if the machine allows none; those whose owner was killed are removed."""
-    name = f"{_PREFIX}{os.getpid()}-{secrets.token_hex(4)}"
     group = Group()
     try:
+        # A process has this number in our namespace alone.
+        ours = f"{_PREFIX}{Path('/proc/self/ns/pid').stat().st_ino}-"
+        name = f"{ours}{os.getpid()}-{secrets.token_hex(4)}"
         for place in places(*_own_texts()) if os.access(_SHELL, os.X_OK) else ():
-            for left in place.glob(f"{_PREFIX}*-*"):
-                if not Path("/proc", left.name.split("-")[2]).exists():
+            for left in place.glob(f"{ours}*-*"):
+                if not Path("/proc", left.name.removeprefix(ours).partition("-")[0]).exists():
                     _removed(left)
             (place / name).mkdir()
             group.folders = [*group.folders, place / name]

@@ -45,7 +45,8 @@ def train_state_files(train_state: TrainState, critic: Critic | None = None, *, 
 
     `masters`: with the float32 weights, where the policy's own files do not have them.
     """
-    cursor = json.dumps({"step": train_state.step, "rng": train_state.rng.bit_generator.state})  # of every rank
+    # The same on every rank, whichever writes it.
+    cursor = json.dumps({"step": train_state.step, "rng": train_state.rng.bit_generator.state})
     kept, average = train_state.masters, tensor_files(AVERAGE, train_state.average) if train_state.average else {}
     return {
         **(tensor_files(MASTERS, kept) if masters else {}),

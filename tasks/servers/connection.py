@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gradus.data.errors import StageError
-from gradus.data.runlock import sole
+from gradus.data.runlock import LOCK, sole
 from gradus.tasks.config.settings import code_root
 from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.processes import child_environment, last_words, open_log
@@ -125,7 +125,7 @@ class Connection:
         home = Path(self._found.server["home"])
         if not folder_of(home).is_dir():
             return False
-        with contextlib.suppress(OSError, StageError), sole(folder_of(home)):
+        with contextlib.suppress(OSError, StageError), sole(folder_of(home) / LOCK):
             listener = self._found.listener.dup()
             found = join(home, self._found.server["name"], self.address)
             if found is not None:
@@ -144,7 +144,7 @@ class Connection:
 def connect(server: Server, environment: Environment, ports: Iterable[int] = ()) -> Connection:
     """Use the server of a home if it is as good as this one; else start this at the first of these ports, or any."""
     home = Path(server["home"])
-    with sole(folder_of(home)):
+    with sole(folder_of(home) / LOCK):
         found = join(home, server["name"])
         if found is not None:
             theirs = found.server
@@ -173,7 +173,7 @@ def join(home: Path, name: str, address: str = "") -> Found | None:
 
 
 def folder_of(home: Path) -> Path:
-    """Return the folder of the keepers' sockets, held (`sole`) while a keeper is looked for and started."""
+    """Return the folder of the keepers' sockets, and of the lock under which they are looked for and started."""
     return home / "servers"
 
 

@@ -23,7 +23,7 @@ from gradus.data.errors import LockedError, StageError
 from gradus.data.runlock import sole
 from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.config.settings import Home, tracking_patience_s
-from gradus.tasks.runs.journal import event_lines, last_end, num_bytes
+from gradus.tasks.runs.journal import EVENTS, event_lines, last_end, num_bytes
 from gradus.tasks.runs.records import Owner
 from gradus.tasks.tracking.client import RefusedError, State, UnreachableError, status
 from gradus.tasks.tracking.sending import Sender
@@ -59,7 +59,7 @@ class Follower:
         """
         until = time.monotonic() + wait_s
         while True:
-            with sole(self.folder, wait=False) as mine:
+            with sole(self.folder / EVENTS, wait=False) as mine:
                 if mine:
                     return self._until_ended()
             if time.monotonic() >= until:

@@ -27,7 +27,7 @@ from gradus.data.errors import in_words
 from gradus.data.lake.schema import CHECKPOINTS
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import is_skipped
-from gradus.data.runlock import sole
+from gradus.data.runlock import LOCK, sole
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, prices, traces_per_round
 from gradus.tasks.host.libraries import hide_git
@@ -50,8 +50,8 @@ def ensure_database(home: Path) -> str:
     settle()
     uri = client.tracking_uri(home)
     if uri.startswith("sqlite:"):
-        # processes that create it at the same time break it
-        with sole(client.database(home).parent), classified():
+        # Processes that create it at the same time break it.
+        with sole(client.database(home).parent / LOCK), classified():
             upgrade: Any = mlflow.db.upgrade
             upgrade.callback(uri)
             experiment_of(MlflowClient(tracking_uri=uri), home, uri)
@@ -74,7 +74,7 @@ class Sender:
             uri = client.tracking_uri(home.root)
             if uri.startswith("sqlite:"):
                 database = client.database(home.root)
-                with sole(database.parent):  # another reporter may be creating it just now
+                with sole(database.parent / LOCK):  # another reporter may be creating it just now
                     is_new = not database.exists()
                 if is_new:
                     ensure_database(home.root)

@@ -187,6 +187,21 @@ def test_the_group_of_an_owner_that_was_killed_is_removed_by_the_next_one(backen
     assert all(path.is_dir() for path in folders(sandbox))
 
 
+@needs_groups
+def test_a_group_of_another_namespace_of_processes_is_left_alone() -> None:
+    made = groups.made(*groups.bounds(LIMITS))
+    theirs = made.folders[-1].with_name(f"gradus-sandbox-1-{2**30}-theirs")  # of no process that we could know
+    theirs.mkdir()
+    with subprocess.Popen(groups.Group([theirs]).entered_by(["sleep", "600"])) as lives:
+        while str(lives.pid) not in (theirs / "cgroup.procs").read_text().split():
+            time.sleep(0.01)
+        groups.made(*groups.bounds(LIMITS)).remove()
+        assert lives.poll() is None
+        lives.kill()
+    theirs.rmdir()
+    made.remove()
+
+
 @needs_sandbox
 @backends
 @pytest.mark.parametrize("found", ["none", "not writable"])

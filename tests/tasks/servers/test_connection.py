@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from gradus.data.errors import StageError
+from gradus.data.runlock import LOCK
 from gradus.flows.environment import prefect_api
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.home_folder import secret
@@ -219,7 +220,7 @@ def test_commands_at_once_share_one_server_which_leaves_after_the_last(home: Pat
     assert len(servers(home)) == 1
     connection.close()
     until(lambda: not servers(home))
-    assert list(folder_of(home).iterdir()) == []
+    assert list(folder_of(home).iterdir()) == [folder_of(home) / LOCK]
 
 
 def test_an_answer_does_not_wait_for_a_delayed_acknowledgement(home: Path) -> None:

@@ -16,6 +16,7 @@ import pytest
 from gradus.data.errors import LockedError, StageError
 from gradus.data.lake.store import Ref
 from gradus.data.runlock import sole
+from gradus.tasks.runs.journal import EVENTS
 from gradus.tasks.tracking.client import STATE, State, database, start_sidecar, status, wait
 from tests.patience import until
 
@@ -140,7 +141,7 @@ def test_runs_are_closed_even_where_the_run_folder_was_deleted(new_run: NewRun) 
 def test_two_tellers_of_one_run_exclude_each_other(new_run: NewRun) -> None:
     run = new_run("two-tellers")
     run.whole()
-    with sole(run.folder, wait=False) as mine:
+    with sole(run.folder / EVENTS, wait=False) as mine:
         assert mine
         with pytest.raises(LockedError, match="two-tellers"):
             run.drain()
