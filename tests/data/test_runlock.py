@@ -71,6 +71,7 @@ def test_a_lock_without_a_name_is_one_processs_and_others_wait_or_hear_so(tmp_pa
 
 
 def test_who_does_not_wait_makes_nothing(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), sole(tmp_path / "gone" / LOCK, wait=False):
-        pass
+    for path in (tmp_path / "gone" / LOCK, tmp_path / LOCK):
+        with pytest.raises(FileNotFoundError), sole(path, wait=False):
+            pass
     assert list(tmp_path.iterdir()) == []
