@@ -222,7 +222,7 @@ def test_a_lock_of_the_dead_that_somebody_looks_at_is_taken_over(
 ) -> None:
     (tmp_path / ".lock").write_text('{"pid": 1}')
     locked, answers = runlock._locked, [False, False]  # a host that has joined the run asks who holds it
-    monkeypatch.setattr(runlock, "_locked", lambda file: answers.pop() if answers else locked(file))
+    monkeypatch.setattr(runlock, "_locked", lambda *asked: answers.pop() if answers else locked(*asked))
     with run_lock(tmp_path):
         held = holder(tmp_path)
         assert held is not None

@@ -4,6 +4,7 @@ import contextlib
 import math
 import os
 import re
+import secrets
 import signal
 import subprocess
 import sys
@@ -190,16 +191,21 @@ def test_the_group_of_an_owner_that_was_killed_is_removed_by_the_next_one(backen
 @needs_groups
 def test_a_group_of_another_namespace_of_processes_is_left_alone() -> None:
     made = groups.made(*groups.bounds(LIMITS))
-    theirs = made.folders[-1].with_name(f"gradus-sandbox-1-{2**30}-theirs")  # of no process that we could know
+    # Of no process that we could know, on a machine that other checkouts may use too.
+    theirs = made.folders[-1].with_name(f"gradus-sandbox-1-{2**30}-{secrets.token_hex(4)}")
     theirs.mkdir()
-    with subprocess.Popen(groups.Group([theirs]).entered_by(["sleep", "600"])) as lives:
-        while str(lives.pid) not in (theirs / "cgroup.procs").read_text().split():
-            time.sleep(0.01)
-        groups.made(*groups.bounds(LIMITS)).remove()
-        assert lives.poll() is None
-        lives.kill()
-    theirs.rmdir()
+    group = groups.Group([theirs])
+    with subprocess.Popen(group.entered_by(["sleep", "600"])) as lives:
+        try:
+            while str(lives.pid) not in (theirs / "cgroup.procs").read_text().split():
+                time.sleep(0.01)
+            groups.made(*groups.bounds(LIMITS)).remove()
+            assert lives.poll() is None
+        finally:
+            lives.kill()
+    group.remove()
     made.remove()
+    assert not theirs.exists()
 
 
 @needs_sandbox
