@@ -77,12 +77,10 @@ def _values_at(row: Row, name: str) -> list[object]:
     return _values_at(cast("Row", held), rest) if isinstance(held, dict) else []
 
 
-def read_user_table(
-    path: Path, schema: TableSchema, columns: Mapping[str, str], *, strict: bool
-) -> tuple[pa.Table, Refused]:
-    """Return a user's file as a table of the schema; `columns` renames, ours = theirs. Raises BadInputError.
+def read_user_table(path: Path, schema: TableSchema, columns: Mapping[str, str]) -> pa.Table:
+    """Return a user's file as a table of the schema; `columns` renames, ours = theirs.
 
-    Rows without a required value are refused; with `strict` the first refusal is raised with its place.
+    Raise BadInputError with the place of the first row that cannot be used, or that has no value of a required column.
     """
     refused = Refused()
     rows: list[Located] = []
@@ -92,16 +90,15 @@ def read_user_table(
     for located in measured(found, may_be_one=path.suffix == ".json") if schema is DIFFICULTY else found:
         if missing := [name for name in needed if located.row.get(name) is None]:
             refused.add(f"no {missing[0]}", located.place)
-        else:
-            rows.append(located)
-        if strict and refused.reasons:
+        if refused.reasons:
             break
+        rows.append(located)
     renamed.refuse_unknown()
-    if strict and refused.reasons:
+    if refused.reasons:
         raise BadInputError(refused.examples[0], hint=_HINTS.get(schema.name, "correct that row"))
     if not rows:
         raise BadInputError(f"{path} has no usable row", hint=f"{schema.name} need {', '.join(schema.required)}")
-    return _table(rows, schema), refused
+    return _table(rows, schema)
 
 
 def _table(rows: Sequence[Located], schema: TableSchema) -> pa.Table:

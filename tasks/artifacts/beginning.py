@@ -198,7 +198,7 @@ def _refuse_others(store: Store, ref: Ref, tracker: TrackerConfig) -> None:
 def _of_file(tracker: TrackerConfig) -> pa.Table:
     """Return the rows of a file, whose columns may be called COLUMN or NAME.COLUMN."""
     path: Path = file_of(tracker.start, TRACKERS.name)
-    table, _ = read_user_table(path, TRACKERS, {}, strict=True)
+    table = read_user_table(path, TRACKERS, {})
     found = table.rename_columns([name.removeprefix(f"{tracker.short}.") for name in table.column_names])
     columns = tuple(name.partition(".")[2] for name in tracker.keeps)
     wanted = [name for name in (*tracker.by, *columns) if name in found.column_names]

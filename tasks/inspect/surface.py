@@ -258,8 +258,7 @@ def problems_named(store: Store, text: str) -> pa.Table:
         if not rows.num_rows:
             raise BadInputError(f"{ref} has no problem", hint="give another one")
         return rows
-    rows, _ = read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {}, strict=True)
-    return rows
+    return read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {})
 
 
 def write_plan(plan: pa.Table, path: Path) -> None:

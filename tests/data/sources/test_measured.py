@@ -24,7 +24,7 @@ def read(path: Path, content: Any) -> list[dict[str, Any]]:
     else:
         lines = [json.dumps(row) for row in content] if path.suffix == ".jsonl" else [json.dumps(content, indent=1)]
         path.write_text("\n".join(lines))
-    table, _ = read_user_table(path, DIFFICULTY, {}, strict=True)
+    table = read_user_table(path, DIFFICULTY, {})
     return complete(table).select(READ).to_pylist()
 
 
@@ -66,7 +66,7 @@ def test_one_object_holds_all_problems(
     tmp_path: Path, content: dict[str, Any], found: dict[str, tuple[Any, ...]], indent: int | None
 ) -> None:
     (tmp_path / "mine.json").write_text(json.dumps(content, indent=indent))
-    table, _ = read_user_table(tmp_path / "mine.json", DIFFICULTY, {}, strict=True)
+    table = read_user_table(tmp_path / "mine.json", DIFFICULTY, {})
     rows = complete(table).to_pylist()
     assert {row["problem_id"]: (row["n"], row["k"], row["pass_rate"]) for row in rows} == found
 
@@ -91,11 +91,11 @@ REFUSED = [
 def test_what_is_no_measurement_is_named(tmp_path: Path, content: Any, message: str) -> None:
     (tmp_path / "mine.json").write_text(json.dumps(content, indent=1))
     with pytest.raises(BadInputError) as caught:
-        read_user_table(tmp_path / "mine.json", DIFFICULTY, {}, strict=True)
+        read_user_table(tmp_path / "mine.json", DIFFICULTY, {})
     assert message in str(caught.value), caught.value
 
 
 def test_a_key_that_stands_there_twice_is_named(tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text('{\n"a": [0, 1],\n"a": [1]\n}')
     with pytest.raises(BadInputError, match="the key a stands there twice"):
-        read_user_table(tmp_path / "mine.json", DIFFICULTY, {}, strict=True)
+        read_user_table(tmp_path / "mine.json", DIFFICULTY, {})
