@@ -54,7 +54,7 @@ def is_skipped(store: Store, checkpoint: Ref) -> bool:
 
 def state_files(store: Store, checkpoint: Ref) -> dict[str, Path] | None:
     """The verified files of a train state by name; None if not kept, CorruptArtifactError if it is of other weights."""
-    ref = Ref.parse(_pointer(store, checkpoint).train_state)  # the original's of a copied folder
+    ref = Ref.parse(pointer_of(store, checkpoint).train_state)  # the original's of a copied folder
     if store.find(ref) is None:
         return None
     manifest = store.verify(ref)
@@ -87,7 +87,7 @@ def updates_since_kept(store: Store, ref: Ref) -> list[Ref]:
 def refuse_unrepeatable(store: Store, ref: Ref, updates: Iterable[Ref]) -> None:
     """Raise StageError if restoring the checkpoint needs an update that is not reproducible."""
     for update in updates:
-        if not repeats(store, update):
+        if not pointer_of(store, update).repeats:
             raise StageError(
                 f"{ref} cannot be computed again: {update} was made on a GPU without update.deterministic, or by "
                 "several processes, which make other bits each time",
@@ -113,30 +113,22 @@ def weights_config(entries: Iterable[FileEntry]) -> JsonObject:
     return {"weights": {each.name: each.sha256 for each in own}}
 
 
-def num_threads(store: Store, checkpoint: Ref) -> int:
-    """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
-    return _pointer(store, checkpoint).threads
-
-
-def repeats(store: Store, checkpoint: Ref) -> bool:
-    """Return whether the update that made a checkpoint makes the same bits again."""
-    return _pointer(store, checkpoint).repeats
-
-
-class _Pointer(BaseModel):
+class Pointer(BaseModel):
     """Reference in a checkpoint to its train state and the update that made both."""
 
     train_state: str
     threads: int
+    """The threads that the update computed with, on which the bits depend; 0 if that is not known."""
     repeats: bool
+    """True if the same update makes the same bits again."""
 
 
-def _pointer(store: Store, checkpoint: Ref) -> _Pointer:
+def pointer_of(store: Store, checkpoint: Ref) -> Pointer:
     """Return what a checkpoint says, or what holds of one that no update made."""
     if (content := store.read_file(checkpoint, POINTER)) is None:
-        return _Pointer(train_state=str(state_ref(checkpoint)), threads=0, repeats=True)
+        return Pointer(train_state=str(state_ref(checkpoint)), threads=0, repeats=True)
     try:
-        return _Pointer.model_validate_json(content)
+        return Pointer.model_validate_json(content)
     except ValidationError:
         raise CorruptArtifactError(f"{POINTER} of {checkpoint} does not name a train state", hint=CURE) from None
 

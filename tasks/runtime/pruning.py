@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gradus.data.lake.manifest import weight_files
 from gradus.data.lake.store import Ref, Store
-from gradus.data.lake.train_states import repeats, state_ref
+from gradus.data.lake.train_states import pointer_of, state_ref
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.history import attempts
 
@@ -109,5 +109,5 @@ def _with_cost(store: Store, removal: Removal, made: Sequence[Made], left: set[i
     known = [each.seconds for each in made if each.seconds]
     usual = sum(known) / len(known) if known else 0.0
     seconds = sum(each.seconds or usual for each in again)
-    same = all(repeats(store, each.ref) for each in again)
+    same = all(pointer_of(store, each.ref).repeats for each in again)
     return replace(removal, num_updates=len(again), seconds=seconds, repeats=same)

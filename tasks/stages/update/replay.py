@@ -17,7 +17,7 @@ from gradus.data.lake.train_states import (
     begin_afresh,
     is_trained,
     is_whole,
-    num_threads,
+    pointer_of,
     refuse_unrepeatable,
     state_files,
     state_ref,
@@ -102,7 +102,7 @@ def _repeated(store: Store, ref: Ref, folder: Path, warm: Warm, beat: Beat) -> S
     inputs = {role: tuple(map(Ref.parse, texts)) for role, texts in manifest.parents.items()}
     ctx = StageContext(store, inputs, out, identity["seed"], warm, beat)
     try:
-        with _threads(num_threads(store, ref)):
+        with _threads(pointer_of(store, ref).threads):
             updated(ctx, config, Budget(config.micro_tokens), saves=False)
     except (CorruptArtifactError, PrunedError) as error:
         raise CorruptArtifactError(f"{ref} cannot be computed again: {error.message}", hint=begin_afresh(ref)) from None
