@@ -172,10 +172,7 @@ class Chosen(Config):
     def identified(self) -> dict[str, Any]:
         """The settings without the folder of a user's file and without those on which no result depends."""
         body = super().identified()
-        try:
-            incidental = self.component.incidental
-        except ValueError:
-            incidental = frozenset[str]()
+        incidental = self._declared.incidental if self._declared else ()
         return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
 
 
