@@ -16,6 +16,7 @@ import os
 import site
 import sys
 import sysconfig
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -124,12 +125,8 @@ def stranger(path: Path, module: Module, pins: Mapping[str, str]) -> str:
 
 def line_of(trace: TracebackType | None, file: Path) -> str:
     """Return ` line N`, the last line of a file that a traceback passed; empty if it passed none."""
-    found = ""
-    while trace is not None:
-        if trace.tb_frame.f_code.co_filename == str(file):
-            found = f" line {trace.tb_lineno}"
-        trace = trace.tb_next
-    return found
+    lines = [line for frame, line in traceback.walk_tb(trace) if frame.f_code.co_filename == str(file)]
+    return f" line {lines[-1]}" if lines else ""
 
 
 def describe(error: BaseException) -> str:
