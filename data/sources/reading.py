@@ -1,5 +1,6 @@
 """Rows of the files that people have, JSONL, JSON and Parquet, with their places; those that are none are counted."""
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -56,7 +57,6 @@ def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
 
 
 def _parquet(path: Path) -> Iterator[Located]:
-    damaged = BadInputError(f"{path} cannot be read as Parquet: it is cut off, damaged or something else")
     try:
         file = pq.ParquetFile(path, page_checksum_verification=True)
         names: list[str] = file.schema_arrow.names
@@ -70,7 +70,7 @@ def _parquet(path: Path) -> Iterator[Located]:
     except UnicodeDecodeError:
         raise BadInputError(f"{path} holds text that is not valid UTF-8", hint="write it again as UTF-8") from None
     except (pa.ArrowException, OSError):
-        raise damaged from None
+        raise BadInputError(f"{path} cannot be read as Parquet: it is cut off, damaged or something else") from None
 
 
 def _values(path: Path, name: str, column: pa.Array) -> list[object]:
@@ -89,11 +89,8 @@ def _whole(path: Path) -> list[object] | Row | None:
     with path.open("rb") as file:
         first = next((line for line in file if line.strip().removeprefix(b"\xef\xbb\xbf")), b"")
     if not first.lstrip(b"\xef\xbb\xbf \t").startswith(b"["):
-        try:
+        with contextlib.suppress(ValueError, RecursionError):
             json.loads(first)
-        except (ValueError, RecursionError):
-            pass
-        else:
             return None
     try:
         return json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_once)
