@@ -20,16 +20,11 @@ _Definitions = dict[str, ast.stmt | tuple[str, str]]
 """Definitions of a module's names: a statement, or a module and a name that is imported from it."""
 
 
-def code_digest(component: Component, root: Path = ROOT) -> str:
-    """Return the digest of a component of ours; `root` is the folder of the package."""
-    return digest_of(component.file, component.function, root)
-
-
 @cache
-def digest_of(file: Path, function: str, root: Path) -> str:
-    """Return the digest of a function of a file and of its helpers."""
+def code_digest(component: Component, root: Path = ROOT) -> str:
+    """Return the digest of a component of ours and of its helpers; `root` is the folder of the package."""
     found: dict[tuple[Path, str], str] = {}
-    _follow(file, function, root, found)
+    _follow(component.file, component.function, root, found)
     return hashlib.sha256("\n".join(sorted(found.values())).encode()).hexdigest()[:16]
 
 

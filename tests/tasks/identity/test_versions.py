@@ -50,7 +50,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def digest(copy: Path, kind: Kind, name: str) -> str:
-    digests.digest_of.cache_clear()
+    digests.code_digest.cache_clear()
     digests.definitions.cache_clear()
     (found,) = (c for file in copy.rglob("*.py") for c in described(file) if (c.kind, c.name) == (kind, name))
     return digests.code_digest(found, copy)
