@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import accumulate
 
 _SIGNS = str.maketrans(dict.fromkeys("−–—﹣－", "-") | dict.fromkeys("\u00a0\u2009\u202f", " "))
 _RAISED = str.maketrans({digit: f"^{value}" for value, digit in enumerate("⁰¹²³⁴⁵⁶⁷⁸⁹")})
@@ -120,13 +121,9 @@ def _formula_form(body: str) -> str | None:
 
 
 def _is_balanced(text: str) -> bool:
-    """Return whether no brace of a text closes one before it."""
-    depth = 0
-    for char in text:
-        depth += (char == "{") - (char == "}")
-        if depth < 0:
-            return False
-    return depth == 0
+    """Return whether each brace of a text is closed, and none closes one before it."""
+    depths = [0, *accumulate((char == "{") - (char == "}") for char in text)]
+    return min(depths) == depths[-1] == 0
 
 
 def further_golds(extra: str | None) -> list[str]:
