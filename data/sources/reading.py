@@ -48,12 +48,15 @@ def read_rows(path: Path, refused: Refused) -> Iterator[Located]:
         raise BadInputError(f"there is no file {path}", hint="give a .jsonl or .parquet file")
     if path.suffix == ".parquet":
         yield from _parquet(path)
-    elif path.suffix == ".json" and (whole := _whole(path)) is not None:
-        yield from _of_json(path, whole, refused)
-    elif path.suffix in (".jsonl", ".json", ".ndjson"):
-        yield from _jsonl(path, refused)
-    else:
+        return
+    if path.suffix not in (".jsonl", ".json", ".ndjson"):
         raise BadInputError(f"{path} ends in {path.suffix or 'nothing'}", hint="give a .jsonl or .parquet file")
+    whole = _whole(path) if path.suffix == ".json" else None
+    for place, row, fault in _lines(path) if whole is None else _parts(path, whole):
+        if fault:
+            refused.add(fault, place)
+        else:
+            yield Located(place, cast("Row", row))
 
 
 def _parquet(path: Path) -> Iterator[Located]:
@@ -100,22 +103,19 @@ def _whole(path: Path) -> list[object] | Row | None:
         return None
 
 
-def _of_json(path: Path, whole: list[object] | Row, refused: Refused) -> Iterator[Located]:
-    """Yield the rows of an array, or the one object, of a .json file."""
+def _parts(path: Path, whole: list[object] | Row) -> Iterator[tuple[str, object, str]]:
+    """Yield place, value and fault of each part of an array, or of the one object, of a .json file."""
     for index, row in enumerate(whole if isinstance(whole, list) else [whole], start=1):
-        place = f"{path} row {index}" if isinstance(whole, list) else str(path)
-        if fault := _fault(row):
-            refused.add(fault, place)
-        else:
-            yield Located(place, cast("Row", row))
+        yield f"{path} row {index}" if isinstance(whole, list) else str(path), row, _fault(row)
 
 
-def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
+def _lines(path: Path) -> Iterator[tuple[str, object, str]]:
+    """Yield place, value and fault of each line of a JSONL file that is not empty."""
     with path.open("rb") as file:
         for index, line in enumerate(file, start=1):
             if not line.strip():
                 continue
-            row, place = None, f"{path} line {index}"
+            row = None
             try:
                 row = json.loads(line.decode("utf-8-sig" if index == 1 else "utf-8"), object_pairs_hook=_once)
                 fault = _fault(row, escaped=b"\\u" in line)
@@ -125,10 +125,7 @@ def _jsonl(path: Path, refused: Refused) -> Iterator[Located]:
                 fault = "not valid UTF-8"
             except (ValueError, RecursionError):
                 fault = "not valid JSON"
-            if fault:
-                refused.add(fault, place)
-            else:
-                yield Located(place, cast("Row", row))
+            yield f"{path} line {index}", row, fault
 
 
 class _TwiceError(ValueError):
