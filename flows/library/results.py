@@ -142,11 +142,11 @@ class Run:
     @call
     def why(self, stage: str, *, round: int | None = None) -> "list[Explained]":
         """Return why a stage was computed, or reused, a row an attempt: what differed from the nearest call before."""
-        from gradus.flows.loop.reruns import Rounds, chosen_calls  # recipes, which results alone need not wait for
+        from gradus.flows.loop.reruns import chosen_calls  # recipes, which results alone need not wait for
         from gradus.tasks.inspect.reasons import explain
         from gradus.tasks.runs.history import precedents
 
-        chosen = chosen_calls(self._folder, stage, Rounds(round))
+        chosen = chosen_calls(self._folder, stage, round)
         return explain(Store(self.home.lake), precedents(self.home.runs), self._folder, lambda key: key in chosen)
 
     @call

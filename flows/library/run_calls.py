@@ -13,7 +13,7 @@ from gradus.flows.library.calling import call, run_flow, taking, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
 from gradus.flows.loop.comparing.budget import HOW, Asked
-from gradus.flows.loop.reruns import Rerun, Rounds, plan_rerun
+from gradus.flows.loop.reruns import Rerun, plan_rerun
 from gradus.flows.parameters import KNOWN_RUN, Sets, Taken, artifacts, named, stages
 from gradus.flows.recipe.checking import check_settings
 from gradus.flows.recipe.config import read_keep
@@ -45,7 +45,7 @@ def planned_again(
 ) -> Rerun:
     """Return the rerun that is asked for, checked; UsageError if it cannot be."""
     home = Home.from_environment()
-    plan = plan_rerun(home.runs, run_folder(home.runs, named(run)).name, stage, Rounds(round, from_round), set or [])
+    plan = plan_rerun(home.runs, run_folder(home.runs, named(run)).name, stage, set or [], round, from_round)
     if set:
         check_settings(plan.recipe, home.lake)
     return plan

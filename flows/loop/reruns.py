@@ -46,39 +46,32 @@ def read_recipe(
     return changed, name if lasting(changed) == lasting(stored) else None
 
 
-@dataclass(frozen=True)
-class Rounds:
-    """Rounds of a rerun: one, all from one on, or all."""
+def plan_rerun(
+    runs: Path, run: str, stage: str, assignments: Assignments, only: int | None = None, since: int = 0
+) -> Rerun:
+    """Run one stage of a run again: forced, or with the recipe so changed; UsageError if that cannot be.
 
-    only: int | None = None
-    since: int = 0
-
-    def has(self, index: int) -> bool:
-        """Return whether a round is among them."""
-        return index >= self.since if self.only is None else index == self.only
-
-
-def plan_rerun(runs: Path, run: str, stage: str, rounds: Rounds, assignments: Assignments) -> Rerun:
-    """Run one stage of a run again: forced, or with the recipe so changed; UsageError if that cannot be."""
-    if rounds.only is not None and rounds.since:
+    In the round `only`, in all from `since` on, or in all.
+    """
+    if only is not None and since:
         raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
     recipe = stored_recipe(runs, run)
     done = _calls(runs / run)
-    calls = _chosen(done, run, stage, rounds, changed=bool(assignments))
+    calls = _chosen(done, run, stage, only, since, changed=bool(assignments))
     # The run may have continued further than its last command asked for.
     longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
     if not assignments:
         return Rerun(longest, run, tuple(calls), run)
     changes = dict(pairs(assignments))
-    body = {"stage": stage, "round": rounds.only, "from_round": rounds.since, "changes": changes}
+    body = {"stage": stage, "round": only, "from_round": since, "changes": changes}
     override = valid(Override, body, "--set")
     changed = longest.model_copy(update={"overrides": (*longest.overrides, override)})
     return Rerun(parse_recipe(changed.model_dump(mode="json"), "--set"), None, like=run)
 
 
-def chosen_calls(folder: Path, stage: str, rounds: Rounds) -> list[Call]:
+def chosen_calls(folder: Path, stage: str, only: int | None) -> list[Call]:
     """Return the calls of a run that a rerun names; UsageError if there is no such stage or round."""
-    return _chosen(_calls(folder), folder.name, stage, rounds, changed=False)
+    return _chosen(_calls(folder), folder.name, stage, only, changed=False)
 
 
 def other_settings(folder: Path, changed: Sequence[str] = ()) -> UsageError:
@@ -126,7 +119,7 @@ def _made(folder: Path) -> list[tuple[Call, str]]:
     return [((e["stage"], e["round"], e["purpose"]), e["output"]) for e in events]
 
 
-def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed: bool) -> list[Call]:
+def _chosen(calls: list[Call], run: str, stage: str, only: int | None, since: int = 0, *, changed: bool) -> list[Call]:
     """Return the calls of a stage, wave, tracker, measure or role; UsageError lists the names that exist."""
     named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
     if stage not in named:
@@ -139,10 +132,11 @@ def _chosen(calls: list[Call], run: str, stage: str, chosen: Rounds, *, changed:
         what = "stage it could change" if any(name == stage for name, _, _ in calls) else "stage"
         raise UsageError(f"run {run} had no {what} {stage}", hint=f"its stages are {had}" if had else "it did nothing")
     rounds = sorted({index for _, index, _ in found})
-    if not any(map(chosen.has, rounds)):
-        where = f"from round {chosen.since} on" if chosen.only is None else f"in round {chosen.only}"
+    wanted = [index for index in rounds if (index >= since if only is None else index == only)]
+    if not wanted:
+        where = f"from round {since} on" if only is None else f"in round {only}"
         raise UsageError(f"run {run} had no {stage} {where}", hint=f"it had one in {_rounds(rounds)}")
-    return [call for call in found if chosen.has(call[1])]
+    return [call for call in found if call[1] in wanted]
 
 
 def _function_of(call: Call) -> str:

@@ -23,7 +23,7 @@ from gradus.data.sources.tabular import read_user_table
 from gradus.flows.cli import main as cli
 from gradus.flows.library import calling
 from gradus.flows.library.texts import configured, mapping, parse_filter, parse_reward
-from gradus.flows.loop.reruns import Rounds, plan_rerun
+from gradus.flows.loop.reruns import plan_rerun
 from gradus.flows.recipe.checking import check_recipe, check_settings
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import RECIPES, load_recipe, parse_recipe
@@ -239,7 +239,7 @@ def test_a_run_with_odd_files(place: Path, body: bytes, told: list[Any]) -> None
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in told))
     refusal(lambda: list_runs(runs, place / "lake"))
     refusal(lambda: read_run(runs, "odd", place / "lake"))
-    refusal(lambda: plan_rerun(runs, "odd", "score", Rounds(), []))
+    refusal(lambda: plan_rerun(runs, "odd", "score", []))
 
 
 @pytest.fixture(scope="module")
@@ -261,7 +261,7 @@ def test_a_rerun_with_odd_settings(runs: Path, stage: str, data: st.DataObject, 
     key = data.draw(st.one_of(st.sampled_from(known), keys))
 
     def act() -> None:
-        plan = plan_rerun(runs, "mine", stage, Rounds(data.draw(st.sampled_from([None, 1, 2]))), [f"{key}={value}"])
+        plan = plan_rerun(runs, "mine", stage, [f"{key}={value}"], data.draw(st.sampled_from([None, 1, 2])))
         check_settings(plan.recipe, runs)
         json.dumps(plan.recipe.model_dump(mode="json"), allow_nan=False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
-from gradus.flows.loop.reruns import Rounds, plan_rerun, room_of
+from gradus.flows.loop.reruns import plan_rerun, room_of
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.runs.journal import Journal
@@ -50,12 +50,12 @@ def runs(tmp_path: Path) -> Path:
 
 
 def test_a_stage_is_forced_where_the_run_had_it_for_every_purpose(runs: Path) -> None:
-    plan = plan_rerun(runs, "mine", "score", Rounds(1), [])
+    plan = plan_rerun(runs, "mine", "score", [], 1)
     assert (plan.run, set(plan.forced)) == ("mine", {("score", 1, "train"), ("score", 1, "hint2")})
     assert plan.recipe == load_recipe("demo", rounds=2)
-    everywhere = plan_rerun(runs, "mine", "score", Rounds(), []).forced
+    everywhere = plan_rerun(runs, "mine", "score", []).forced
     assert set(everywhere) == {call for call in CALLS if call[0] == "score"}
-    assert plan_rerun(runs, "mine", "difficulty", Rounds(), []).forced == (("difficulty", 2, "train"),)  # it only began
+    assert plan_rerun(runs, "mine", "difficulty", []).forced == (("difficulty", 2, "train"),)  # it only began
 
 
 def test_waves_of_a_rerun_have_the_room_that_a_budget_left_them(runs: Path) -> None:
@@ -71,11 +71,11 @@ def test_waves_of_a_rerun_have_the_room_that_a_budget_left_them(runs: Path) -> N
     # Trained without a budget since: the last plan counts, and what the lake has lost bounds nothing.
     journal.stage_reused(stage="wave", round=1, purpose="refill1", output="plan/" + "f" * 32)
     assert room_of(store, runs / "bound")(1, "refill1", 9.0) is None
-    assert [plan_rerun(runs, "mine", "update", Rounds(1), sets).like for sets in ([], ["lr=1e-5"])] == ["mine"] * 2
+    assert [plan_rerun(runs, "mine", "update", sets, 1).like for sets in ([], ["lr=1e-5"])] == ["mine"] * 2
 
 
 def test_a_change_is_another_run_whose_recipe_has_it(runs: Path) -> None:
-    plan = plan_rerun(runs, "mine", "score", Rounds(2), ["item_timeout_s=9", "rewards.0.weight=0.5"])
+    plan = plan_rerun(runs, "mine", "score", ["item_timeout_s=9", "rewards.0.weight=0.5"], 2)
     assert (plan.run, plan.forced) == (None, ())
     changed = stage_config(plan.recipe, "score", 2, plan.recipe.score)
     assert (changed.item_timeout_s, changed.rewards[0].weight) == (9, 0.5)
@@ -88,9 +88,9 @@ def test_the_update_of_a_role_is_called_by_the_role(runs: Path) -> None:
     (runs / "mine" / "run.json").write_text(json.dumps(body))
     for index in (1, 2):
         Journal(runs / "mine").stage_reused(stage="update", round=index, purpose="judge", output="checkpoints/00")
-    assert plan_rerun(runs, "mine", "roles.judge", Rounds(2), []).forced == (("update", 2, "judge"),)
-    assert ("update", 2, "train") in plan_rerun(runs, "mine", "update", Rounds(2), []).forced
-    plan = plan_rerun(runs, "mine", "roles.judge", Rounds(since=2), ["update.lr=1e-4"])
+    assert plan_rerun(runs, "mine", "roles.judge", [], 2).forced == (("update", 2, "judge"),)
+    assert ("update", 2, "train") in plan_rerun(runs, "mine", "update", [], 2).forced
+    plan = plan_rerun(runs, "mine", "roles.judge", ["update.lr=1e-4"], since=2)
     of = [stage_config(plan.recipe, "roles.judge", index, plan.recipe.roles["judge"]).update for index in (1, 2)]
     assert [each and each.lr for each in of] == [1e-3, 1e-4]
 
@@ -131,29 +131,29 @@ def test_what_there_is_not_is_refused_with_what_there_is(
 ) -> None:
     before = {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()}
     with pytest.raises(UsageError, match=message):
-        plan_rerun(runs, run, stage, Rounds(index), sets)
+        plan_rerun(runs, run, stage, sets, index)
     assert {path: path.read_bytes() for path in runs.rglob("*") if path.is_file()} == before
 
 
 def test_a_change_from_a_round_on_leaves_the_rounds_before(runs: Path) -> None:
-    plan = plan_rerun(runs, "mine", "update", Rounds(since=2), ["lr=3e-5"])
+    plan = plan_rerun(runs, "mine", "update", ["lr=3e-5"], since=2)
     assert [stage_config(plan.recipe, "update", index, plan.recipe.update).lr for index in (1, 2, 3)] == [
         1.5e-4,
         3e-5,
         3e-5,
     ]
-    forced = plan_rerun(runs, "mine", "score", Rounds(since=1), []).forced
+    forced = plan_rerun(runs, "mine", "score", [], since=1).forced
     assert set(forced) == {call for call in CALLS if call[0] == "score" and call[1] >= 1}
     with pytest.raises(UsageError, match="run mine had no update from round 3 on; it had one in rounds 1, 2"):
-        plan_rerun(runs, "mine", "update", Rounds(since=3), ["lr=3e-5"])
+        plan_rerun(runs, "mine", "update", ["lr=3e-5"], since=3)
     with pytest.raises(UsageError, match="--round and --from-round exclude each other"):
-        plan_rerun(runs, "mine", "update", Rounds(2, 1), [])
+        plan_rerun(runs, "mine", "update", [], 2, 1)
 
 
 def test_a_rerun_goes_as_far_as_the_run_went_not_as_its_last_command(runs: Path) -> None:
     shorter = {"verb": "train", "recipe": load_recipe("demo", rounds=1).model_dump(mode="json")}
     (runs / "mine" / "run.json").write_text(json.dumps(shorter))
-    assert plan_rerun(runs, "mine", "update", Rounds(2), []).recipe.rounds == 2
+    assert plan_rerun(runs, "mine", "update", [], 2).recipe.rounds == 2
 
 
 def test_nothing_of_prefect_is_imported_to_check_a_rerun() -> None:
