@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gradus.components.chosen import Chosen
-from gradus.components.registry import find, names
+from gradus.components.registry import components
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 
@@ -56,7 +56,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     the settings of every registered one (`update.loss.clip_high`).
     """
     if issubclass(model, Chosen):
-        registered = (find(model.kind, name).settings.model_fields for name in names(model.kind))
+        registered = (each.settings.model_fields for each in components(model.kind).values())
         yield from (f"{prefix}{name}" for name in dict.fromkeys(chain.from_iterable(registered)))
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"

@@ -9,7 +9,7 @@ from typing import Literal
 from pydantic import Field
 
 from gradus.components.chosen import Chosen, MeasureConfig, ShapeConfig, TrackerConfig, WaveConfig
-from gradus.components.registry import names
+from gradus.components.registry import components
 from gradus.components.settings import INCIDENTAL, MAX_ROWS, Config, empty
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import split_need
@@ -174,7 +174,7 @@ def is_tracked(column: str) -> bool:
 def _unkept(chosen: Chosen, need: str, keeper: Chosen | None) -> UsageError:
     what, name = f"{chosen.kind} {chosen.label} needs {need}", need.partition(".")[0]
     if keeper is None:
-        kind = "measure" if name in names("measure") else "tracker"
+        kind = "measure" if name in components("measure") else "tracker"
         hint = f'add it: [[{kind}s]] with name = "{name}" or "FILE.py:{name}"'
         return UsageError(f"{what}, and the recipe has no {kind} {name}", hint=hint)
     listed = f"it {'keeps' if keeper.kind == 'tracker' else 'makes'} {', '.join(keeper.keeps)}"

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from gradus.components.registry import names
+from gradus.components.registry import components
 from gradus.models.judging.pool import JudgePool
 from gradus.models.rewards import resolve
 
@@ -64,7 +64,7 @@ def verdicts(pool, rows):
 
 @pytest.fixture(scope="module")
 def pools():
-    made = {name: JudgePool(resolve(name, {}, max_chars=50_000), item_timeout_s=1.5) for name in names("reward")}
+    made = {name: JudgePool(resolve(name, {}, max_chars=50_000), item_timeout_s=1.5) for name in components("reward")}
     yield made
     for pool in made.values():
         pool.close()
@@ -103,7 +103,7 @@ def test_a_hanging_row_leaves_the_others_as_they_are(pools):
     assert [v for i, v in enumerate(together) if i not in {7, 24}] == alone
 
 
-@pytest.mark.parametrize("name", sorted(names("reward")))
+@pytest.mark.parametrize("name", sorted(components("reward")))
 def test_a_hostile_row_in_between_changes_no_later_verdict(pools, name):
     rows = [{"completion": c, "answer": g} for c, g in GOOD]
     quick = [t for what, t in HOSTILE.items() if "megabyte" not in what and "deep" not in what]

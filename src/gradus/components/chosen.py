@@ -21,7 +21,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.recorded import Until
-from gradus.components.registry import UnknownComponentError, find, is_users, names, users_file
+from gradus.components.registry import UnknownComponentError, components, find, is_users, users_file
 from gradus.components.settings import FILLED_IN, INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
 from gradus.components.templates import Template
 
@@ -86,7 +86,7 @@ class Chosen(Config):
         except DescriptionError:
             return own
         except UnknownComponentError:
-            raise cls._refusal("no_component", ("name",), name, names(cls.kind)) from None
+            raise cls._refusal("no_component", ("name",), name, list(components(cls.kind))) from None
         known = list(component.settings.model_fields)
         for key in own:
             if key not in known:

@@ -81,11 +81,6 @@ def find(kind: Kind, name: str) -> Component:
     raise UnknownComponentError(f"there is no {kind} {name!r}")
 
 
-def names(kind: Kind) -> list[str]:
-    """Return the names of a kind's components, ours first."""
-    return list(components(kind))
-
-
 def components(kind: Kind) -> dict[str, Component]:
     """Return every component of a kind by name, ours first."""
     declared = (each for file in _files(kind) if "@component" in _text(file) for each in _declared(file))

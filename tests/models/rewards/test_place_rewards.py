@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.components.registry import find, function_of, names
+from gradus.components.registry import components, find, function_of
 from gradus.models.rewards.judges.places.boxes import (
     average_precision,
     iou,
@@ -280,7 +280,7 @@ TABLES = {"t": {"columns": ["x"], "rows": [[1]]}}
 def test_nothing_hostile_is_right_in_any_of_these(what: str) -> None:
     """Rewards that say nothing of correctness are 0 or small; nothing raises, and none takes long."""
     rewards = {*GOLDS, *EXTRA}
-    assert rewards <= set(names("reward"))
+    assert rewards <= set(components("reward"))
     for name in rewards:
         row = {"completion": HOSTILE[what], "extra": json.dumps(EXTRA), "tables": TABLES}
         verdict = function_of(find("reward", name))(row, GOLDS.get(name, "quartz"), 20_000)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradus.components.registry import names
+from gradus.components.registry import components
 from gradus.models.rewards import load, resolve
 from gradus.models.rewards.base import Verdict
 from gradus.models.rewards.judges.programs.cases import Call, Code, Stdin, cases, same_output, same_value
@@ -316,7 +316,7 @@ def test_it_decides_though_it_needs_no_gold() -> None:
 
 
 def test_every_registered_reward_loads_and_has_a_version() -> None:
-    for name in names("reward"):
+    for name in components("reward"):
         assert callable(load(resolve(name, {})))
     assert resolve("math", {}).verifier == "math@1+math-verify-0.9.0"
     assert resolve("numeric", {}).verifier == "numeric@1"
