@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from gradus.data.arrays import one_array, pc, positions, take_or_null
+from gradus.data.arrays import looked_up, pc
 from gradus.data.errors import BadInputError
 from gradus.data.exchange.row import Exchanged
 from gradus.data.lake.schema import PROBLEMS, ROLLOUTS, SCORES
@@ -55,15 +55,13 @@ def with_lengths(difficulty: pa.Table, rollouts: pa.Table) -> pa.Table:
     """Return a difficulty table with `mean_tokens` and `mean_characters` of each problem's completions, or null."""
     lengths = {
         "problem_id": rollouts.column("problem_id"),
-        "mean_tokens": pc.list_value_length(one_array(rollouts.column("completion_tokens"))),
-        "mean_characters": pc.utf8_length(one_array(rollouts.column("completion"))),
+        "mean_tokens": pc.list_value_length(rollouts.column("completion_tokens")),
+        "mean_characters": pc.utf8_length(rollouts.column("completion")),
     }
     _, *names = lengths
     means = pa.table(lengths).group_by("problem_id").aggregate([(name, "mean") for name in names])
-    at = positions(difficulty.column("problem_id"), means.column("problem_id"))
-    for name in names:
-        difficulty = difficulty.append_column(name, take_or_null(means.column(f"{name}_mean"), at))
-    return difficulty
+    means = means.rename_columns([name.removesuffix("_mean") for name in means.column_names])
+    return looked_up(difficulty, "problem_id", means, names)
 
 
 def _named(rows: Sequence[Exchanged], correct_at: float | None) -> list[Exchanged]:
