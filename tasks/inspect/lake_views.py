@@ -120,7 +120,7 @@ def views(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], d
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
-            digests = sorted({digest for digest in lake.used().column(name).to_pylist() if digest})
+            digests = sorted({digest for digest in lake.used.column(name).to_pylist() if digest})
             return _rows(name, _fitting(store, lake, [Ref(name, digest) for digest in digests], say))
 
         return Relation(_known(name), read)
@@ -128,7 +128,7 @@ def views(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], d
     hidden = {f"_{name}": relation(name) for name in ("rollouts", "scores", "problems")}
     needs = ("_used", *hidden)
     found = {"samples": View(needs, _samples), "help": View(needs, _help)}
-    return {**hidden, "_used": Relation(USED, lake.used)}, found
+    return {**hidden, "_used": Relation(USED, lambda: lake.used)}, found
 
 
 def _known(name: str) -> pa.Schema:
@@ -160,7 +160,7 @@ def _fitting(store: Store, lake: Lineage, refs: Sequence[Ref], say: Say) -> dict
     for ref in refs:
         files = [each for each in lake.files(ref) if each.name.endswith(".parquet")]
         try:
-            shards = [(path, lake.schema(ref, path)) for path in _verified(store, lake, ref, files)]
+            shards = [(path, lake.index.schema(ref, path)) for path in _verified(store, lake, ref, files)]
             for _, schema in shards:
                 if id(schema) not in known:
                     known[id(schema)] = misfit(schema, TABLES[ref.table])

@@ -137,7 +137,7 @@ def ask(home: Home, sql: str, run: str | None, say: Say, on_damage: OnDamage = r
     for name in _QUOTED.findall(sql):
         relations[name] = artifact(store, lineage, Ref.parse(full_name(home.lake, name)), say)
     memory = MemoryLimit(memory_bytes(), home.spill)
-    with lineage.keeping(), select(relations, views, sql, memory) as answer:
+    with lineage.index.keeping(), select(relations, views, sql, memory) as answer:
         yield answer
 
 
@@ -187,7 +187,7 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[NamedRow]:
         ended = [row for row in run.attempts if row["status"] in ("finished", "failed")]
         last = {row["output"]: row["attempt"] for row in ended}
         for row in lineage.current(run):
-            ref, end = Ref.parse(row["output"]), run.ended(last.get(row["output"]))
+            ref, end = Ref.parse(row["output"]), run.story.ended.get(last.get(row["output"]) or "")
             report = report_of(store, lineage, ref)
             if end is not None:
                 report = with_clock(report, end.get("clock", {}), end.get("step_clock", []))
@@ -283,6 +283,6 @@ def open_run(
     ]
     relations["updated"] = Relation.of(pa.Table.from_pylist(ended, schema=_UPDATED))
     named, memory = " ".join((*ALWAYS, *more)), MemoryLimit(memory_bytes(), home.spill)
-    with lineage.keeping(), locked(relations, views, named, memory) as connection:
+    with lineage.index.keeping(), locked(relations, views, named, memory) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
         yield RunRows(store, lineage, chosen, connection)

@@ -5,9 +5,8 @@ paired with scores by the manifest of the scores; if it names other rollouts of 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +26,7 @@ from gradus.tasks.runs.history import (
     of_run,
     read_story,
 )
-from gradus.tasks.runs.records import Brief, StageFinished
+from gradus.tasks.runs.records import Brief
 
 _TEXT = pa.string()
 USED = pa.schema(
@@ -54,7 +53,7 @@ class Run:
     @cached_property
     def brief(self) -> Brief:
         """Return its line of `gradus runs`."""
-        return brief_from(self.folder, self._story, counts_of(self._story), self.on_damage)
+        return brief_from(self.folder, self.story, counts_of(self.story), self.on_damage)
 
     @cached_property
     def attempts(self) -> list[Attempt]:
@@ -62,26 +61,19 @@ class Run:
         alone = {"train": None, "evaluate": "eval"}.get(self.brief["verb"], self.brief["verb"])
         return [
             {**row, "purpose": alone if alone and row["purpose"] == "train" else row["purpose"]}
-            for row in self._story.rows.values()
+            for row in self.story.rows.values()
         ]
 
     @cached_property
     def whole(self) -> list[Ref]:
         """The artifacts that must be there: what it finished or reused last, and what was read for it."""
-        made = finished_outputs(self._story.rows.values())
-        read = (text for output in made for texts in self._story.inputs.get(output, {}).values() for text in texts)
+        made = finished_outputs(self.story.rows.values())
+        read = (text for output in made for texts in self.story.inputs.get(output, {}).values() for text in texts)
         return list(map(_ref, dict.fromkeys((*made, *read))))
 
-    def given(self, output: str) -> Mapping[str, Sequence[str]]:
-        """Return the inputs, by role, of the stage that made or reused an artifact; nothing if the journal has none."""
-        return self._story.inputs.get(output, {})
-
-    def ended(self, attempt: str | None) -> StageFinished | None:
-        """Return the end of an attempt; None if it has none, or is a reuse."""
-        return self._story.ended.get(attempt or "")
-
     @cached_property
-    def _story(self) -> Story:
+    def story(self) -> Story:
+        """Its journal."""
         return read_story(self.folder, self.on_damage)
 
 
@@ -104,14 +96,10 @@ class Lineage:
         self.runs = runs
         self._whole_lake = whole_lake
         self._on_damage = on_damage
-        self._index = Index(store)
+        self.index = Index(store)
         self._found: dict[Ref, Listed | None] = {}
         self._missed: set[Ref] = set()
-        self._contents: dict[Ref, str] = {}
-
-    def keeping(self) -> AbstractContextManager[None]:
-        """Keep, at the end of the block, what was read of manifests for the next command."""
-        return self._index.keeping()
+        self._content = cache(store.content_key)
 
     def artifacts(self, table: str) -> list[Ref]:
         """The finished artifacts of a table: all of the lake, or what the runs made, reused or were given last."""
@@ -131,10 +119,6 @@ class Lineage:
             self.damaged(ref, CorruptArtifactError(f"{ref} is missing"))
         return found.files if found else ()
 
-    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        """The schema of a verified shard; pa.ArrowInvalid if it is not Parquet."""
-        return self._index.schema(ref, shard)
-
     def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
         """Say of an artifact that it is damaged, and what to do about it."""
         self._missed.add(ref)
@@ -150,10 +134,6 @@ class Lineage:
         uses = () if all(named.values()) else self.uses  # for scores that no stage made, such as a user's file
         found = {use.scores.digest: use.rollouts.digest for use in uses if use.scores}
         return found | {ref.digest: parents[0].digest for ref, parents in named.items() if len(parents) == 1}
-
-    def used(self) -> pa.Table:
-        """Return the artifacts that each run used, and those that none did, as rows of the schema USED."""
-        return self._used
 
     def rounds(self) -> Mapping[str, int]:
         """The first round in which a run used rollouts, by their digest."""
@@ -182,7 +162,8 @@ class Lineage:
         return [*found, *self._left(found)] if self._whole_lake else found
 
     @cached_property
-    def _used(self) -> pa.Table:
+    def used(self) -> pa.Table:
+        """The artifacts that each run used, and those that none did, as rows of the schema USED."""
         rows = [
             {
                 "run": use.run,
@@ -203,7 +184,7 @@ class Lineage:
         chosen = {ref for ref, _ in made}
         for (ref, _), run in made.items():
             found = self._find(ref)
-            inputs = {**(found.parents if found else {}), **run.given(str(ref))}
+            inputs = {**(found.parents if found else {}), **run.story.inputs.get(str(ref), {})}
             for text in (text for texts in inputs.values() for text in texts):
                 chosen.add(_ref(text))
                 self._due.setdefault(_ref(text), run)
@@ -263,11 +244,6 @@ class Lineage:
         content = self._content(ref)
         return next((other for other in among if self._content(other) == content), ref)
 
-    def _content(self, ref: Ref) -> str:
-        if ref not in self._contents:
-            self._contents[ref] = self._store.content_key(ref)
-        return self._contents[ref]
-
     def _has(self, row: Attempt) -> bool:
         return row["status"] in ("finished", "reused", "failed") and bool(self._find(_ref(row["output"])))
 
@@ -281,7 +257,7 @@ class Lineage:
         """An artifact; None if it is not finished, and damage if it is damaged or a run must have it."""
         if ref not in self._found:
             try:
-                self._found[ref] = self._index.find(ref)
+                self._found[ref] = self.index.find(ref)
             except CorruptArtifactError as damage:
                 self._found[ref] = None
                 self.damaged(ref, damage)
