@@ -16,9 +16,9 @@ from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.score import SCORE, ScoreConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.agreement.labels import LABELS
-from gradus.tasks.inspect.agreement.pairs import OWN, Judged, is_learned
+from gradus.tasks.inspect.agreement.pairs import OWN, Judged
 from gradus.tasks.preflight.checks import check_stage
-from gradus.tasks.runs.history import run_folder
+from gradus.tasks.runs.history import is_learned, run_folder
 
 _ROLLOUTS = "rollouts"
 
@@ -120,7 +120,7 @@ class BisectReady:
 def bisect_ready(home: Home, asked: BisectAsked) -> BisectReady:
     """Return rollouts, auditor and cheap rewards; UsageError if there are none, or a reward cannot be used."""
     store = Store(home.lake)
-    stored = [each for each in stored_of(home, store, asked.run) if is_learned(each.round, each.purpose)]
+    stored = [each for each in stored_of(home, store, asked.run) if each.round and is_learned(each.purpose)]
     if len({each.round for each in stored}) < 2:
         raise UsageError(f"run {asked.run} has no two rounds that were scored", hint="`gradus runs` lists runs")
     is_file = isinstance(asked.auditor, str) and asked.auditor.endswith(LABELS)

@@ -13,13 +13,12 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.by_role import Sampled
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Figures, Past
-from gradus.tasks.runs.history import is_evaluation, sampled_tokens
+from gradus.tasks.runs.history import is_learned, sampled_tokens
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import Summary
 from gradus.tasks.runtime.calls import read_report
 
 _UPDATE = ("update", "train")
-_PROFILE = "profile"
 Tables = Mapping[str, list[Ref]]
 
 
@@ -106,7 +105,7 @@ class StoredRun:
         return [
             ref
             for (name, round_, purpose), ref in self.calls.items()
-            if (name, round_) == (stage, index) and not is_evaluation(purpose) and purpose != _PROFILE
+            if (name, round_) == (stage, index) and is_learned(purpose)
         ]
 
     def _sampled(self, rollouts: Ref) -> Sampled:

@@ -298,6 +298,11 @@ def is_evaluation(purpose: str) -> bool:
     return purpose == "eval" or purpose.startswith("eval-")
 
 
+def is_learned(purpose: str) -> bool:
+    """Return whether a stage serves what a round learns from: neither an evaluation nor profiling."""
+    return not is_evaluation(purpose) and purpose != "profile"
+
+
 def sampled_tokens(stage: str, summary: Summary) -> int:
     """Return the completion tokens of a stage by its report: those of a rollout, whatever became of them.
 

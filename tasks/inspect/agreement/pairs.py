@@ -19,7 +19,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Figure
 from gradus.tasks.formats import visible
 from gradus.tasks.inspect.agreement.numbers import Change, change_of, counts_of, kappa_interval
-from gradus.tasks.runs.history import is_evaluation
+from gradus.tasks.runs.history import is_learned
 
 OWN = "own"
 """Name of the rewards by which the rollouts of a run were scored."""
@@ -27,7 +27,6 @@ MAX_FLIPS = 20
 """Rows on which a pair disagrees that an answer names."""
 _TAIL_CHARS = 200
 _TOLERANCE = 1e-9
-_PROFILE = "profile"
 
 
 class Cell(TypedDict):
@@ -148,11 +147,6 @@ def no_verdict(name: str, num_rows: int) -> BadInputError:
     return BadInputError(said, hint="a graded reward needs a threshold: --at 0.5")
 
 
-def is_learned(index: int, purpose: str) -> bool:
-    """Return whether the rows of a round and purpose are learned from."""
-    return bool(index) and not is_evaluation(purpose) and purpose != _PROFILE
-
-
 def _rows(store: Store, judged: Judged, *, again: bool) -> pa.Table:
     """Return the columns compared of an artifact; rows that an earlier run has too are `again`: once in the sums."""
     found = store.read(judged.rollouts, ("rollout_id", "problem_id", "group_id", "completion_tokens", "completion"))
@@ -244,7 +238,7 @@ def _learned(rows: pa.Table) -> dict[tuple[str, int], Ints]:
     """Return the places of the rows that are learned from, by run and round, in order."""
     places: dict[tuple[str, int], list[int]] = {}
     for at, row in enumerate(rows.select(["run", "round", "purpose"]).to_pylist()):
-        if is_learned(row["round"], row["purpose"]):
+        if row["round"] and is_learned(row["purpose"]):
             places.setdefault((row["run"], row["round"]), []).append(at)
     return {key: np.array(found) for key, found in sorted(places.items())}
 

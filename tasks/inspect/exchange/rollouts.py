@@ -32,7 +32,7 @@ from gradus.data.sources.tabular import Renamed, refuse_fields
 from gradus.tasks.artifacts.copies import write_rows
 from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of, tokenizer_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
-from gradus.tasks.runs.history import is_evaluation, run_folder, run_folders
+from gradus.tasks.runs.history import is_learned, run_folder, run_folders
 from gradus.tasks.runs.lineage import Lineage, Run, Use
 
 System = Literal["verl", "trl", "trinity", "open-instruct", "art", "table"]
@@ -44,7 +44,6 @@ OWN_HINT = "a row has problem_id or question, and reward or correct; --map ours=
 PARQUET = "parquet"
 """The format that is ours: every column of the rollouts, with question, gold answer and scores beside them."""
 CONVERSATIONS = "openai"
-_PROFILE = "profile"
 _FIELDS = tuple(field.name for field in fields(Exchanged) if field.name != "logprobs")
 _SCORED = ("reward", "correct", "components", "outcome", "extracted", "verifier")
 
@@ -222,7 +221,7 @@ def uses_of(store: Store, runs: Path, what: str, scores: str | None = None, on_d
     folder = run_folder(runs, what)
     lineage = Lineage(store, [Run(folder, on_damage)], whole_lake=False, on_damage=on_damage)
     _ = lineage.used  # their problems must be there too
-    chosen = [use for use in lineage.uses if not is_evaluation(use.purpose or "") and use.purpose != _PROFILE]
+    chosen = [use for use in lineage.uses if is_learned(use.purpose or "")]
     if not chosen:
         raise UsageError(f"run {folder.name} has no rollouts that were trained on", hint="name a rollouts artifact")
     return sorted(chosen, key=lambda use: (use.round or 0, use.purpose != "train", use.purpose or ""))
