@@ -162,7 +162,8 @@ def plan(
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
-    from gradus.tasks.inspect.surface import Wanted, counted, hints_there, planned, problems_named, write_plan
+    from gradus.tasks.artifacts.copies import write_rows
+    from gradus.tasks.inspect.surface import Wanted, counted, hints_there, planned, problems_named
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))
     if not math.isfinite(tokens):
@@ -177,6 +178,6 @@ def plan(
         hints = hints_there(home, aside, on_damage)
         rows, found = planned(known, table, hints, known.sampler(policy), Wanted(tokens, sizes, max_tokens, seed))
         if out is not None:
-            write_plan(rows, out)
+            write_rows(rows, out, nulls=False)
             aside(f"{rows.num_rows:,} rows: {out}")
         answer(found, as_json, render_plan)

@@ -42,15 +42,16 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
     return out
 
 
-def write_rows(rows: pa.Table, out: Path) -> None:
-    """Write a table to a .parquet file, or to one of JSON lines."""
+def write_rows(rows: pa.Table, out: Path, *, nulls: bool = True) -> None:
+    """Write a table to a .parquet file, or to one of JSON lines, which name what is null or leave it out."""
     with replacing(out) as temporary:
         if out.suffix == ".parquet":
             pq.write_table(rows, temporary, compression="zstd")
             return
         with temporary.open("w", encoding="utf-8") as file:
-            for batch in rows.to_batches(max_chunksize=1024):
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())
+            for row in (row for batch in rows.to_batches(max_chunksize=1024) for row in batch.to_pylist()):
+                kept = {name: value for name, value in row.items() if nulls or value is not None}
+                file.write(json.dumps(kept, ensure_ascii=False) + "\n")
 
 
 @dataclass(frozen=True)

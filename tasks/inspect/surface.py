@@ -10,7 +10,6 @@ twentieths; without a solution that which the table of hints says.
 A plan has the problems, hints and samples that make the most groups with signal.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -259,16 +258,6 @@ def problems_named(store: Store, text: str) -> pa.Table:
             raise BadInputError(f"{ref} has no problem", hint="give another one")
         return rows
     return read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {})
-
-
-def write_plan(plan: pa.Table, path: Path) -> None:
-    """Write the rows of a plan to a .parquet or .jsonl file."""
-    with replacing(path) as temporary:
-        if path.suffix == ".parquet":
-            pq.write_table(plan, temporary, compression="zstd")
-            return
-        rows = ({name: value for name, value in row.items() if value is not None} for row in plan.to_pylist())
-        temporary.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), "utf-8")
 
 
 @dataclass(frozen=True)
