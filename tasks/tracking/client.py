@@ -75,20 +75,17 @@ class State:
 
 @dataclass(frozen=True)
 class Status:
-    """Number of events of a run that the tracker does not have yet; `telling` where a process is sending them."""
+    """Number of events of a run that the tracker does not have yet."""
 
     run: str
     untold: int
     refused: int = 0
     problem: str = ""
     reason: str = ""
-    telling: bool = False
 
     @property
     def sentence(self) -> str:
-        """Return what a user should know, with the command that helps; empty if all is reported or will be."""
-        if self.untold and self.telling and not self.problem:
-            return ""  # its reporter is at it, without this command
+        """Return what a user should know, with the command that helps; empty if all is reported."""
         if self.untold:
             why = f" ({self.problem})" if self.problem else ""
             telling = f"`gradus sync {shlex.quote(self.run)}`"
@@ -153,26 +150,18 @@ def start_sidecar(folder: Path, login: Mapping[str, str] | None = None) -> subpr
     return process
 
 
-def wait(sidecar: subprocess.Popen[bytes], folder: Path, timeout_s: float) -> Status:
-    """Wait up to `timeout_s` for the reporter and return what is still unsent. The reporter keeps running."""
-    try:
-        sidecar.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        # The reporter sends the rest on its own; reaped here, it is not a zombie if it ends before this process.
-        threading.Thread(target=sidecar.wait, daemon=True).start()
-        return replace(status(folder), telling=True)
-    return status(folder)
-
-
 def parting_words(sidecar: subprocess.Popen[bytes], folder: Path, home: Path) -> str:
     """Return the message at a command's end if the tracker does not answer, or refused something; else empty.
 
     The reporter continues without the command, so a tracker that is well is not waited for.
     """
-    found = wait(sidecar, folder, timeout_s=0)
-    if found.untold and found.telling and not found.problem and not _listens(tracking_uri(home)):
-        found = replace(found, problem="the tracker does not answer")
-    return found.sentence
+    ended = sidecar.poll() is not None
+    if not ended:  # reaped here, it is not a zombie if it ends before this process
+        threading.Thread(target=sidecar.wait, daemon=True).start()
+    found = status(folder)
+    if ended or found.problem or not found.untold:
+        return found.sentence
+    return "" if _listens(tracking_uri(home)) else replace(found, problem="the tracker does not answer").sentence
 
 
 def _listens(uri: str) -> bool:
