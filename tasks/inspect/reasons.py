@@ -87,13 +87,6 @@ def _manifest(store: Store, ref: Ref) -> Manifest | None:
         return None
 
 
-def _made_anew(store: Store, output: str, inputs: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return the roles in which a reused artifact was made of other artifacts than it would be made of now."""
-    manifest = _manifest(store, Ref.parse(output))
-    before = manifest.parents if manifest else inputs
-    return [role for role, refs in inputs.items() if list(refs) != before.get(role)]
-
-
 def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
     """Return what became of the chosen calls of a run, and why: a row an attempt, in the order they began."""
     rows: list[Explained] = []
@@ -117,16 +110,17 @@ def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Call
 
 
 def _of_attempt(store: Store, attempt: Attempt, story: Story, run: str, before: Sequence[Precedent]) -> str:
-    same = [each for each in before if str(each.output) == attempt["output"]]
+    manifest = _manifest(store, Ref.parse(attempt["output"]))
     if attempt["status"] == "reused":
+        same = [each for each in before if str(each.output) == attempt["output"]]
         made = f"run {same[0].run}" if same and same[0].run != run else "an earlier start of this run"
-        anew = _made_anew(store, attempt["output"], story.inputs.get(attempt["output"], {}))
-        if anew:
+        now = story.inputs.get(attempt["output"], {})
+        anew = [role for role, refs in now.items() if manifest and list(refs) != manifest.parents.get(role)]
+        if anew:  # it was made of other artifacts than it would be made of now
             return f"the same settings and code as in {made}; it reads nothing that differs in its {' and '.join(anew)}"
         return f"the same settings, inputs and code as in {made}"
     if attempt["status"] in ("failed", "killed", "cancelled"):
         return attempt["error"] or f"it was {attempt['status']}"
-    manifest = _manifest(store, Ref.parse(attempt["output"]))
     if manifest is None:
         return "its artifact is gone from the lake"
     return reason(store, manifest.identity, manifest.parents, before)

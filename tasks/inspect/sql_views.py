@@ -161,10 +161,7 @@ def relations_of(store: Store, lineage: Lineage, say: Say) -> tuple[dict[str, Re
 
 
 def _computed(schema: pa.Schema, rows: Callable[[], Iterable[NamedRow]]) -> Relation:
-    def read() -> pa.Table:
-        return pa.Table.from_pylist(list(rows()), schema=schema)
-
-    return Relation(schema, read)
+    return Relation(schema, lambda: pa.Table.from_pylist(list(rows()), schema=schema))
 
 
 def _run(run: Run) -> NamedRow:
