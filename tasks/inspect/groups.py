@@ -114,11 +114,6 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     return [_group(key, found[key]) for key in keys]
 
 
-def read_group(rows: RunRows, key: GroupKey, tokenizers: Tokenizers, limit: int = 0) -> Group:
-    """Return one group, as `read_groups` does."""
-    return read_groups(rows, [key], tokenizers, limit)[0]
-
-
 def _group(key: GroupKey, shown: Sequence[Rollout]) -> Group:
     first, hint = shown[0], next(filter(None, (each["hint_text"] for each in shown)), None)
     question, level = first["asked"] or first["question"] or "", first["hint_level"] or 0

@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Static
 
 from gradus.tasks.formats import more, number, terminal_safe
-from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_group, why
+from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_groups, why
 from gradus.tasks.inspect.sql_views import RunRows
 from gradus.tasks.inspect.token_pieces import Part, Tokenizers, doubt, word_diff
 
@@ -65,7 +65,7 @@ class GroupScreen(_Columns):
 
     def __init__(self, rows: RunRows, tokenizers: Tokenizers, key: GroupKey) -> None:
         super().__init__()
-        self._group = read_group(rows, key, tokenizers, MAX_ROLLOUTS)
+        (self._group,) = read_groups(rows, [key], tokenizers, MAX_ROLLOUTS)
         self._colours = True
         self._first = 0
         self._width = MIN_WIDTH
@@ -120,7 +120,7 @@ class DiffScreen(_Columns):
         self._worst = False
 
         def group(index: int) -> Group:
-            return read_group(rows, keys[index], tokenizers)
+            return read_groups(rows, [keys[index]], tokenizers)[0]
 
         self._group = cache(group)
 
