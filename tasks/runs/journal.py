@@ -53,9 +53,7 @@ _TEXTS = frozenset({"stage", "purpose", "output", "attempt", "status", "error"})
 _NUMBERS = frozenset({"round", "time", "seconds"})
 
 
-def read_lines(
-    path: Path, offset: int = 0, end: int | None = None, on_damage: OnDamage = refuse
-) -> Iterator[tuple[JsonObject, int]]:
+def read_lines(path: Path, offset: int = 0, on_damage: OnDamage = refuse) -> Iterator[tuple[JsonObject, int]]:
     """Yield whole lines from a byte offset on, each with the offset behind it; a torn last line is left alone.
 
     A line that cannot be read, or is not the one that was written there, is damage and left out.
@@ -66,7 +64,7 @@ def read_lines(
         return
     with file:
         above = _check_at(file, offset)
-        while end is None or offset < end:
+        while True:
             line = file.readline()
             if not line.endswith(b"\n"):
                 if _lost_its_end(line, above):
@@ -111,8 +109,6 @@ def append_line(path: Path, row: bytes, *, durable: bool) -> None:
 
 def mend(path: Path) -> None:
     """Cut off what a killed writer left behind the last whole line; raise CorruptArtifactError if a line is damaged."""
-    if not path.exists() or path.stat().st_size == 0:
-        return
     whole = max((end for _, end in read_lines(path)), default=0)
     if whole < path.stat().st_size:
         os.truncate(path, whole)
@@ -337,6 +333,6 @@ def _is_event(row: JsonObject) -> TypeGuard[Event]:
     return texts and numbers and "event" in row and not set(needed) - row.keys()
 
 
-def event_lines(folder: Path, offset: int = 0, end: int | None = None) -> Iterator[tuple[Event, int]]:
+def event_lines(folder: Path, offset: int) -> Iterator[tuple[Event, int]]:
     """The events of a run's journal as `read_lines` reads them; that they are whole is not looked at."""
-    return cast("Iterator[tuple[Event, int]]", read_lines(folder / EVENTS, offset, end))
+    return cast("Iterator[tuple[Event, int]]", read_lines(folder / EVENTS, offset))
