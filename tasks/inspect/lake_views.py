@@ -16,11 +16,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.fs
 
-from gradus.data.errors import CorruptArtifactError
-from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.queries import Relation, View
 from gradus.data.lake.schema import CHECKPOINTS, EXPLAINED, KEY_DIGITS, OWN, ROWS_FILE, TABLES, UPDATES, misfit
-from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.store import Ref
 from gradus.tasks.runs.lineage import USED, Lineage
 
 Say = Callable[[str], None]
@@ -77,20 +75,20 @@ class _Scan:
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.read())
 
 
-def tables(store: Store, lake: Lineage, say: Say) -> dict[str, Relation]:
+def tables(lake: Lineage, say: Say) -> dict[str, Relation]:
     """Every table of the lake; `say` hears which artifacts are left out of it."""
     return {
-        **{name: _relation(store, lake, name, partial(lake.artifacts, name), say) for name in TABLES},
-        "updates": Relation(_UPDATES, partial(_updates, store, lake)),
+        **{name: _relation(lake, name, partial(lake.artifacts, name), say) for name in TABLES},
+        "updates": Relation(_UPDATES, partial(_updates, lake)),
     }
 
 
-def artifact(store: Store, lake: Lineage, ref: Ref, say: Say) -> Relation:
+def artifact(lake: Lineage, ref: Ref, say: Say) -> Relation:
     """The rows of one artifact, as its table has them."""
-    return _relation(store, lake, ref.table, lambda: [ref], say)
+    return _relation(lake, ref.table, lambda: [ref], say)
 
 
-def _relation(store: Store, lake: Lineage, name: str, refs: Callable[[], Sequence[Ref]], say: Say) -> Relation:
+def _relation(lake: Lineage, name: str, refs: Callable[[], Sequence[Ref]], say: Say) -> Relation:
     projections = {
         "rollouts": f"* exclude ({_USED_IN}) replace ({_unique('rollout_id', 'artifact')} as rollout_id, "
         f"coalesce({_USED_IN}, round)::int as round)",
@@ -100,35 +98,35 @@ def _relation(store: Store, lake: Lineage, name: str, refs: Callable[[], Sequenc
     def read() -> ds.Dataset:
         added = {"rollouts": (_USED_IN, lake.rounds), "scores": (_JUDGED, lake.judged)}
         more, values = added.get(name, ("", dict[str, str]))
-        return _rows(name, _fitting(store, lake, refs(), say), more, values())
+        return _rows(name, _fitting(lake, refs(), say), more, values())
 
     return Relation(_known(name), read, projections.get(name, "*"))
 
 
-def _updates(store: Store, lake: Lineage) -> ds.Dataset:
+def _updates(lake: Lineage) -> ds.Dataset:
     """Return a query of the rows of updates, each with the digest of the checkpoint that it ended in."""
     shards = [
         (path, ds.field("checkpoint") == ref.digest)
         for ref in lake.artifacts(CHECKPOINTS)
-        for path in _verified(store, lake, ref, [each for each in lake.files(ref) if each.name == ROWS_FILE])
+        for path in lake.verified(ref, ROWS_FILE)
     ]
     return _Frugal.of(_UPDATES, shards)
 
 
-def views(store: Store, lake: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]]:
+def views(lake: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]]:
     """The views `samples` and `help`, and the relations that they alone read."""
 
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
-            digests = sorted({digest for digest in lake.used.column(name).to_pylist() if digest})
-            return _rows(name, _fitting(store, lake, [Ref(name, digest) for digest in digests], say))
+            digests = sorted({digest for digest in lake.used().column(name).to_pylist() if digest})
+            return _rows(name, _fitting(lake, [Ref(name, digest) for digest in digests], say))
 
         return Relation(_known(name), read)
 
     hidden = {f"_{name}": relation(name) for name in ("rollouts", "scores", "problems")}
     needs = ("_used", *hidden)
     found = {"samples": View(needs, _samples), "help": View(needs, _help)}
-    return {**hidden, "_used": Relation(USED, lambda: lake.used)}, found
+    return {**hidden, "_used": Relation(USED, lake.used)}, found
 
 
 def _known(name: str) -> pa.Schema:
@@ -144,23 +142,13 @@ def _unique(name: str, digest: str) -> str:
     return f"case when {digest} is null or starts_with({name}, {key}) then {name} else {key} || {name} end"
 
 
-def _verified(store: Store, lake: Lineage, ref: Ref, files: Sequence[FileEntry]) -> list[Path]:
-    """Verified files of an artifact; none if one is damaged."""
-    try:
-        return store.verified(ref, files)
-    except CorruptArtifactError as damage:
-        lake.damaged(ref, damage)
-        return []
-
-
-def _fitting(store: Store, lake: Lineage, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
+def _fitting(lake: Lineage, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
     """The verified shards of artifacts with their table's types; others, old or made by hand, are named."""
     found: dict[Ref, list[tuple[Path, pa.Schema]]] = {}
     known: dict[int, str] = {}  # most shards have the same schema, which is then one object
     for ref in refs:
-        files = [each for each in lake.files(ref) if each.name.endswith(".parquet")]
         try:
-            shards = [(path, lake.index.schema(ref, path)) for path in _verified(store, lake, ref, files)]
+            shards = [(path, lake.index.schema(ref, path)) for path in lake.verified(ref, "*.parquet")]
             for _, schema in shards:
                 if id(schema) not in known:
                     known[id(schema)] = misfit(schema, TABLES[ref.table])

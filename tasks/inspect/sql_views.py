@@ -20,7 +20,7 @@ from typing import Any
 import duckdb
 import pyarrow as pa
 
-from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refuse
+from gradus.data.errors import OnDamage, UsageError, refuse
 from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.queries import Answer, Relation, View, locked, select, without_excerpt
@@ -135,7 +135,7 @@ def ask(home: Home, sql: str, run: str | None, say: Say, on_damage: OnDamage = r
     relations, views = relations_of(store, lineage, say)
     sql = _PLAIN.sub(r'\1 "\2"', sql)
     for name in _QUOTED.findall(sql):
-        relations[name] = artifact(store, lineage, Ref.parse(full_name(home.lake, name)), say)
+        relations[name] = artifact(lineage, Ref.parse(full_name(home.lake, name)), say)
     memory = MemoryLimit(memory_bytes(), home.spill)
     with lineage.index.keeping(), select(relations, views, sql, memory) as answer:
         yield answer
@@ -151,17 +151,20 @@ def relations_of(store: Store, lineage: Lineage, say: Say) -> tuple[dict[str, Re
         remarks[text] = None
 
     installed()  # their tables are the lake's
-    hidden, above = views(store, lineage, remark)
+    hidden, above = views(lineage, remark)
     ours = {
         "runs": _computed(RUNS, lambda: map(_run, runs)),
         "stages": _computed(STAGES, lambda: _stages(store, runs)),
-        "metrics": _computed(METRIC_ROWS, lambda: _metrics(store, lineage)),
+        "metrics": _computed(METRIC_ROWS, lambda: _metrics(lineage)),
     }
-    return {**ours, **tables(store, lineage, remark), **hidden}, above
+    return {**ours, **tables(lineage, remark), **hidden}, above
 
 
 def _computed(schema: pa.Schema, rows: Callable[[], Iterable[NamedRow]]) -> Relation:
-    return Relation(schema, lambda: pa.Table.from_pylist(list(rows()), schema=schema))
+    def read() -> pa.Table:
+        return pa.Table.from_pylist(list(rows()), schema=schema)
+
+    return Relation(schema, read)
 
 
 def _run(run: Run) -> NamedRow:
@@ -179,13 +182,13 @@ def _stages(store: Store, runs: list[Run]) -> Iterator[NamedRow]:
             yield {**row, **facts}
 
 
-def _metrics(store: Store, lineage: Lineage) -> Iterator[NamedRow]:
+def _metrics(lineage: Lineage) -> Iterator[NamedRow]:
     for run in lineage.runs:
         ended = [row for row in run.attempts if row["status"] in ("finished", "failed")]
         last = {row["output"]: row["attempt"] for row in ended}
         for row in lineage.current(run):
             ref, end = Ref.parse(row["output"]), run.story.ended.get(last.get(row["output"]) or "")
-            report = report_of(store, lineage, ref)
+            report = report_of(lineage, ref)
             if end is not None:
                 report = with_clock(report, end.get("clock", {}), end.get("step_clock", []))
             label = {"run": run.name, "round": row["round"], "purpose": row["purpose"], "stage": row["stage"]}
@@ -194,14 +197,10 @@ def _metrics(store: Store, lineage: Lineage) -> Iterator[NamedRow]:
                     yield {**label, "step": step, "name": name, "value": value, "artifact": ref.digest}
 
 
-def report_of(store: Store, lineage: Lineage, ref: Ref) -> Report:
+def report_of(lineage: Lineage, ref: Ref) -> Report:
     """Return the report of an artifact; an empty one if it is damaged and that raises nothing."""
-    try:
-        entries = [entry for entry in lineage.files(ref) if entry.name == REPORT]
-        return json.loads(store.verified(ref, entries)[0].read_bytes()) if entries else {}
-    except CorruptArtifactError as damage:
-        lineage.damaged(ref, damage)
-        return {}
+    paths = lineage.verified(ref, REPORT)
+    return json.loads(paths[0].read_bytes()) if paths else {}
 
 
 def _time(seconds: float | None) -> datetime | None:

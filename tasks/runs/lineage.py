@@ -6,6 +6,7 @@ paired with scores by the manifest of the scores; if it names other rollouts of 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, cached_property, lru_cache
 from pathlib import Path
 
@@ -13,7 +14,6 @@ import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.index import Index, Listed
-from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import (
@@ -112,14 +112,19 @@ class Lineage:
             named = [ref for ref in self._of_runs if ref.table == table]
         return [ref for ref in named if self._find(ref) is not None]
 
-    def files(self, ref: Ref) -> Sequence[FileEntry]:
-        """The files of an artifact that is used; none if it is damaged or missing."""
+    def verified(self, ref: Ref, pattern: str) -> list[Path]:
+        """Return the verified files of an artifact whose names match; none if it is damaged or missing."""
         found = self._find(ref)
         if found is None and ref not in self._missed:
-            self.damaged(ref, CorruptArtifactError(f"{ref} is missing"))
-        return found.files if found else ()
+            self._damaged(ref, CorruptArtifactError(f"{ref} is missing"))
+        files = [each for each in found.files if fnmatchcase(each.name, pattern)] if found else []
+        try:
+            return self._store.verified(ref, files)
+        except CorruptArtifactError as damage:
+            self._damaged(ref, damage)
+            return []
 
-    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
+    def _damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
         """Say of an artifact that it is damaged, and what to do about it."""
         self._missed.add(ref)
         run = self._due.get(ref)
@@ -134,6 +139,10 @@ class Lineage:
         uses = () if all(named.values()) else self.uses  # for scores that no stage made, such as a user's file
         found = {use.scores.digest: use.rollouts.digest for use in uses if use.scores}
         return found | {ref.digest: parents[0].digest for ref, parents in named.items() if len(parents) == 1}
+
+    def used(self) -> pa.Table:
+        """Return the artifacts that each run used, and those that none did, as rows of the schema USED."""
+        return self._used
 
     def rounds(self) -> Mapping[str, int]:
         """The first round in which a run used rollouts, by their digest."""
@@ -162,8 +171,7 @@ class Lineage:
         return [*found, *self._left(found)] if self._whole_lake else found
 
     @cached_property
-    def used(self) -> pa.Table:
-        """The artifacts that each run used, and those that none did, as rows of the schema USED."""
+    def _used(self) -> pa.Table:
         rows = [
             {
                 "run": use.run,
@@ -260,7 +268,7 @@ class Lineage:
                 self._found[ref] = self.index.find(ref)
             except CorruptArtifactError as damage:
                 self._found[ref] = None
-                self.damaged(ref, damage)
+                self._damaged(ref, damage)
         found = self._found[ref]
         if found is None and ref not in self._missed and ref in self._due:
             self._missed.add(ref)

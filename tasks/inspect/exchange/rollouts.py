@@ -220,7 +220,7 @@ def uses_of(store: Store, runs: Path, what: str, scores: str | None = None, on_d
         raise UsageError("--scores goes with one rollouts artifact", hint="a run has scores of its own")
     folder = run_folder(runs, what)
     lineage = Lineage(store, [Run(folder, on_damage)], whole_lake=False, on_damage=on_damage)
-    _ = lineage.used  # their problems must be there too
+    lineage.used()  # their problems must be there too
     chosen = [use for use in lineage.uses if is_learned(use.purpose or "")]
     if not chosen:
         raise UsageError(f"run {folder.name} has no rollouts that were trained on", hint="name a rollouts artifact")

@@ -293,7 +293,7 @@ def evaluations(rows: RunRows) -> Iterator[tuple[int, str, Mapping[str, Any]]]:
     for row in rows.lineage.current(rows.run):
         if row["stage"] == "evaluate":
             ref = Ref.parse(row["output"])
-            yield row["round"], ref.digest, report_of(rows.store, rows.lineage, ref).get("summary", {})
+            yield row["round"], ref.digest, report_of(rows.lineage, ref).get("summary", {})
 
 
 @contextlib.contextmanager

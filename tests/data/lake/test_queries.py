@@ -8,11 +8,9 @@ from pathlib import Path
 import duckdb
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from gradus.data.errors import CorruptArtifactError, GradusError, UsageError
-from gradus.data.lake.manifest import FileEntry
 from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.queries import Relation, locked, select
 from gradus.data.lake.store import Ref, Store
@@ -26,7 +24,7 @@ class Lake(Lineage):
     """Artifacts by table, and which rollouts their scores judge."""
 
     def __init__(self, store: Store, refs: Refs, judged: Mapping[str, str] | None = None) -> None:
-        self._store = store
+        super().__init__(store, [], whole_lake=True)
         self._refs = refs
         self._judged = judged or {}
 
@@ -39,23 +37,11 @@ class Lake(Lineage):
     def used(self) -> pa.Table:
         return USED.empty_table()
 
-    def rounds(self) -> Mapping[str, int]:
-        return {}
-
-    def files(self, ref: Ref) -> Sequence[FileEntry]:
-        return self._store.manifest(ref).files
-
-    def schema(self, ref: Ref, shard: Path) -> pa.Schema:
-        return pq.read_schema(shard)
-
-    def damaged(self, ref: Ref, damage: CorruptArtifactError) -> None:
-        raise damage
-
 
 def run_sql(store: Store, refs: Refs, sql: str, judged: Mapping[str, str] | None = None) -> pa.Table:
     lake, said = Lake(store, refs, judged), list[str]()
-    hidden, above = views(store, lake, said.append)
-    with select({**tables(store, lake, said.append), **hidden}, above, sql) as answer:
+    hidden, above = views(lake, said.append)
+    with select({**tables(lake, said.append), **hidden}, above, sql) as answer:
         batches = list(answer.batches)
     assert said == []
     return pa.Table.from_batches(batches) if batches else pa.table({name: [] for name in answer.columns})
@@ -242,7 +228,7 @@ def test_rows_are_streamed_and_few_shards_are_held(store: Store, monkeypatch: py
         writer.write_table(pa.table(columns), index)
     writer.commit(identity={})
     before = pa.total_allocated_bytes()
-    with select(tables(store, Lake(store, {"rollouts": [ref]}), print), {}, "select * from rollouts") as answer:
+    with select(tables(Lake(store, {"rollouts": [ref]}), print), {}, "select * from rollouts") as answer:
         next(answer.batches)
         time.sleep(1)  # until what is read ahead is there
         held_mb = (pa.total_allocated_bytes() - before) / 1e6
