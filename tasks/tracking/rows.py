@@ -228,38 +228,32 @@ _RUN = "mlflow.sourceRun"
 _SOURCE = entities.AssessmentSource(source_type=entities.AssessmentSourceType.CODE, source_id="gradus.score")
 
 
-class Traces:
-    """Logs samples as traces of MLflow; each takes about 60 ms."""
+def log_traces(client: MlflowClient, experiment: str, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
+    """Log samples of an attempt as traces, each in about 60 ms, unless they are there with their feedback."""
+    for index, sample in enumerate(samples):
+        name = f"{attempt}:{index}"
+        query = f"tags.`gradus.sample` = '{name}'"
+        infos = [each.info for each in client.search_traces([experiment], filter_string=query)]
+        whole = [info for info in infos if _RUN in info.trace_metadata]
+        if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
+            client.delete_traces(experiment, trace_ids=torn)
+        said = {each.name for info in whole for each in info.assessments}
+        trace_id = whole[0].trace_id if whole else _trace(experiment, run_id, name, sample)
+        for kind in ("reward", "outcome"):
+            if kind not in said and isinstance(value := sample.get(kind), str | float | int):
+                mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
 
-    def __init__(self, client: MlflowClient, experiment: str) -> None:
-        self._client = client
-        self._experiment = experiment
 
-    def log(self, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
-        """Log samples of an attempt, unless they are there with their feedback."""
-        for index, sample in enumerate(samples):
-            name = f"{attempt}:{index}"
-            query = f"tags.`gradus.sample` = '{name}'"
-            infos = [each.info for each in self._client.search_traces([self._experiment], filter_string=query)]
-            whole = [info for info in infos if _RUN in info.trace_metadata]
-            if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
-                self._client.delete_traces(self._experiment, trace_ids=torn)
-            said = {each.name for info in whole for each in info.assessments}
-            trace_id = whole[0].trace_id if whole else self._trace(run_id, name, sample)
-            for kind in ("reward", "outcome"):
-                if kind not in said and isinstance(value := sample.get(kind), str | float | int):
-                    mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
-
-    def _trace(self, run_id: str, name: str, sample: Sample) -> str:
-        span = mlflow.start_span_no_context(
-            str(sample.get("problem_id", "rollout")),
-            inputs=shown(sample, _ASKED),
-            attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
-            tags={"gradus.sample": name},
-            metadata={_RUN: run_id},
-            experiment_id=self._experiment,
-        )
-        span.end(outputs=shown(sample, _ANSWERED))
-        if isinstance(span, entities.NoOpSpan):
-            raise RefusedError(f"no trace could be made of sample {name}")
-        return span.trace_id
+def _trace(experiment: str, run_id: str, name: str, sample: Sample) -> str:
+    span = mlflow.start_span_no_context(
+        str(sample.get("problem_id", "rollout")),
+        inputs=shown(sample, _ASKED),
+        attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
+        tags={"gradus.sample": name},
+        metadata={_RUN: run_id},
+        experiment_id=experiment,
+    )
+    span.end(outputs=shown(sample, _ANSWERED))
+    if isinstance(span, entities.NoOpSpan):
+        raise RefusedError(f"no trace could be made of sample {name}")
+    return span.trace_id

@@ -38,7 +38,7 @@ from gradus.tasks.runtime.calls import label, read_report, with_clock
 from gradus.tasks.tracking import client, facts
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
-from gradus.tasks.tracking.rows import FIRST, LoggedLineage, Rows, Traces, experiment_of
+from gradus.tasks.tracking.rows import FIRST, LoggedLineage, Rows, experiment_of, log_traces
 
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
@@ -83,7 +83,6 @@ class Sender:
             self._experiment = experiment_of(self._client, home.root, uri)
             self._rows = Rows(self._client, self._experiment)
             self._lineage = LoggedLineage(self._client, self._store, self._experiment)
-            self._traces = Traces(self._client, self._experiment)
 
     @property
     def waits_for_more(self) -> bool:
@@ -227,7 +226,7 @@ class Sender:
         self._rows.metrics(run_id, facts.points(report, event["time"]), **policy)
         if event["status"] == "finished":
             self._trained(call, (run_id, self._row))
-        self._traces.log(run_id, event["attempt"], traced)
+        log_traces(self._client, self._experiment, run_id, event["attempt"], traced)
         self._points += of_run
         self.flush()
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
