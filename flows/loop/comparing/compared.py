@@ -29,9 +29,7 @@ def compared_trainings(
 ) -> Comparison:
     """Compare methods by name and their runs, one a seed; runs are paired in the order given."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs, on_damage)
-    found = {
-        name: [read_training(store, home.runs / run, computed, on_damage) for run in runs] for name, runs in methods
-    }
+    found = {name: [read_training(store, home.runs / run, computed) for run in runs] for name, runs in methods}
     variants = [Variant(name, stored_recipe(home.runs, runs[0])) for name, runs in methods]
     notes = [*remarks, *other_judges(variants), *_of_budget(found, budget)]
     terms = replace(terms, budget=str(budget) if budget else "", settings=_differing_settings(variants))

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from gradus.data.arrays import Floats, Ints, bools, ints, one_array, positions, take_or_null
-from gradus.data.errors import BadInputError, CorruptArtifactError, OnDamage, UsageError, refuse
+from gradus.data.errors import BadInputError, CorruptArtifactError, UsageError
 from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs import history
@@ -77,10 +77,9 @@ Methods = Mapping[str, Sequence[Training]]
 """The trainings of each method by its name, one a seed, in the order in which seeds are paired."""
 
 
-def read_training(
-    store: Store, folder: Path, computed: history.ComputedSeconds, on_damage: OnDamage = refuse
-) -> Training:
+def read_training(store: Store, folder: Path, computed: history.ComputedSeconds) -> Training:
     """Return a training of a run; UsageError if it is none, BadInputError without evaluation at both ends."""
+    on_damage = computed.on_damage
     settings = read_settings(folder, on_damage)
     if "recipe" not in settings:
         raise UsageError(f"run {folder.name} is a single `{settings['verb']}`", hint="name trainings (`gradus runs`)")
@@ -93,7 +92,7 @@ def read_training(
     done = [row for row in history.attempts(folder, on_damage) if row["status"] in ("finished", "reused")]
     last = max((row["start"] for row in done), default=0)
     of_last = [row for row in done if row["start"] == last]
-    stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed, on_damage)]
+    stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed)]
     evaluations = {row["round"]: Ref.parse(row["output"]) for row in stages if _evaluates_main(row)}
     if not {0, max((row["round"] for row in stages), default=0)} <= set(evaluations):
         raise BadInputError(
@@ -103,9 +102,7 @@ def read_training(
     return Training(folder.name, settings.get("seed", 0), store, evaluations, stages)
 
 
-def _spent(
-    store: Store, run: str, row: history.Attempt, computed: history.ComputedSeconds, on_damage: OnDamage
-) -> Iterator[Spent]:
+def _spent(store: Store, run: str, row: history.Attempt, computed: history.ComputedSeconds) -> Iterator[Spent]:
     """Yield a stage with its tokens and seconds; nothing if a comparison reads its artifact and cannot."""
     ref, tokens, samples = Ref.parse(row["output"]), 0, row["stage"] == "rollout"
     try:
@@ -116,7 +113,7 @@ def _spent(
         elif _evaluates_main(row):
             store.verify(ref)
     except CorruptArtifactError as damage:
-        on_damage(history.of_run(damage, store.path(ref), run, "train"))
+        computed.on_damage(history.of_run(damage, store.path(ref), run, "train"))
         return
     seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
     yield {**row, "tokens": tokens, "seconds": seconds}
