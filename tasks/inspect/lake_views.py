@@ -6,7 +6,7 @@ bring and of lakes whose ids repeat between artifacts; so a join on `rollout_id`
 once, even if an artifact was scored twice or is shared by runs. `USED` says which run used which artifacts.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -98,7 +98,7 @@ def _relation(lake: Lineage, name: str, refs: Callable[[], Sequence[Ref]], say: 
     def read() -> ds.Dataset:
         added = {"rollouts": (_USED_IN, lake.rounds), "scores": (_JUDGED, lake.judged)}
         more, values = added.get(name, ("", dict[str, str]))
-        return _rows(name, _fitting(lake, refs(), say), more, values())
+        return _rows(lake, name, refs(), say, more, values())
 
     return Relation(_known(name), read, projections.get(name, "*"))
 
@@ -119,7 +119,7 @@ def views(lake: Lineage, say: Say) -> tuple[dict[str, Relation], dict[str, View]
     def relation(name: str) -> Relation:
         def read() -> ds.Dataset:
             digests = sorted({digest for digest in lake.used().column(name).to_pylist() if digest})
-            return _rows(name, _fitting(lake, [Ref(name, digest) for digest in digests], say))
+            return _rows(lake, name, [Ref(name, digest) for digest in digests], say)
 
         return Relation(_known(name), read)
 
@@ -142,35 +142,32 @@ def _unique(name: str, digest: str) -> str:
     return f"case when {digest} is null or starts_with({name}, {key}) then {name} else {key} || {name} end"
 
 
-def _fitting(lake: Lineage, refs: Sequence[Ref], say: Say) -> dict[Ref, list[tuple[Path, pa.Schema]]]:
-    """The verified shards of artifacts with their table's types; others, old or made by hand, are named."""
-    found: dict[Ref, list[tuple[Path, pa.Schema]]] = {}
-    known: dict[int, str] = {}  # most shards have the same schema, which is then one object
-    for ref in refs:
-        try:
-            shards = [(path, lake.index.schema(ref, path)) for path in lake.verified(ref, "*.parquet")]
-            for _, schema in shards:
-                if id(schema) not in known:
-                    known[id(schema)] = misfit(schema, TABLES[ref.table])
-            odd = next(filter(None, (known[id(schema)] for _, schema in shards)), "")
-        except pa.ArrowInvalid:
-            shards, odd = [], "it holds a file that is no Parquet"
-        if odd:
-            say(f"{ref} is left out: {odd}")
-        else:
-            found[ref] = shards
-    return found
-
-
 def _rows(
+    lake: Lineage,
     name: str,
-    found: Mapping[Ref, list[tuple[Path, pa.Schema]]],
+    refs: Iterable[Ref],
+    say: Say,
     more: str = "",
     values: Mapping[str, str] | Mapping[str, int] | None = None,
 ) -> ds.Dataset:
-    """The shards of artifacts with their digest, and a value of `more`, as columns; what a file lacks is null."""
+    """The verified shards of artifacts with their digest, and a value of `more`, as columns; what a file lacks is null.
+
+    Artifacts whose types are not their table's, old or made by hand, are named and left out.
+    """
     schemas, shards = {0: _known(name)}, list[tuple[Path, ds.Expression]]()
-    for ref, own in found.items():
+    known: dict[int, str] = {}  # most shards have the same schema, which is then one object
+    for ref in refs:
+        try:
+            own = [(path, lake.index.schema(ref, path)) for path in lake.verified(ref, "*.parquet")]
+            for _, schema in own:
+                if id(schema) not in known:
+                    known[id(schema)] = misfit(schema, TABLES[name])
+            odd = next(filter(None, (known[id(schema)] for _, schema in own)), "")
+        except pa.ArrowInvalid:
+            odd, own = "it holds a file that is no Parquet", []
+        if odd:
+            say(f"{ref} is left out: {odd}")
+            continue
         source = ds.field("artifact") == ref.digest
         if values and ref.digest in values:
             source &= ds.field(more) == values[ref.digest]
