@@ -96,7 +96,7 @@ Arrow is asked three times for the row groups that hold these artifacts and prob
 """
 
 
-def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers, limit: int = 0) -> list[Group]:
+def read_groups(rows: RunRows, keys: Sequence[GroupKey], limit: int = 0) -> list[Group]:
     """Return groups with texts, read together; of more than `limit` rollouts the best and worst half; 0 is all."""
     if not keys:
         return []
@@ -110,7 +110,7 @@ def read_groups(rows: RunRows, keys: Sequence[GroupKey], tokenizers: Tokenizers,
     for row in rows.records(_ROLLOUTS.format(key=KEY, **marks), values):
         key = GroupKey.of(row)
         if key in found:
-            found[key].append({**row, "parts": dict(row["parts"] or {}), "pieces": _pieces(row, tokenizers)})
+            found[key].append({**row, "parts": dict(row["parts"] or {}), "pieces": _pieces(row, rows.tokenizers)})
     return [_group(key, found[key]) for key in keys]
 
 

@@ -29,6 +29,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Row as NamedRow
 from gradus.tasks.config.settings import Home, memory_bytes
 from gradus.tasks.inspect.lake_views import Say, artifact, tables, views
+from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
 from gradus.tasks.runs.journal import read_settings
@@ -214,6 +215,7 @@ class RunRows:
     store: Store
     lineage: Lineage
     run: Run
+    tokenizers: Tokenizers
     _connection: duckdb.DuckDBPyConnection
     _turn: threading.Lock = field(default_factory=threading.Lock)
 
@@ -281,4 +283,4 @@ def open_run(
     named, memory = " ".join((*ALWAYS, *more)), MemoryLimit(memory_bytes(), home.spill)
     with lineage.index.keeping(), locked(relations, views, named, memory) as connection:
         connection.execute(_SAMPLED.format(columns=", ".join(COLUMNS)))
-        yield RunRows(store, lineage, chosen, connection)
+        yield RunRows(store, lineage, chosen, Tokenizers(store, on_damage), connection)

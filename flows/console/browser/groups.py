@@ -19,7 +19,7 @@ from textual.widgets import Footer, Static
 from gradus.tasks.formats import more, number, terminal_safe
 from gradus.tasks.inspect.groups import Group, GroupKey, Rollout, begun, read_groups, why
 from gradus.tasks.inspect.sql_views import RunRows
-from gradus.tasks.inspect.token_pieces import Part, Tokenizers, doubt, word_diff
+from gradus.tasks.inspect.token_pieces import Part, doubt, word_diff
 
 MAX_CHARS = 20_000
 """Characters of a completion that are shown."""
@@ -63,9 +63,9 @@ class GroupScreen(_Columns):
         Binding("c", "colours", "colours"),
     ]
 
-    def __init__(self, rows: RunRows, tokenizers: Tokenizers, key: GroupKey) -> None:
+    def __init__(self, rows: RunRows, key: GroupKey) -> None:
         super().__init__()
-        (self._group,) = read_groups(rows, [key], tokenizers, MAX_ROLLOUTS)
+        (self._group,) = read_groups(rows, [key], MAX_ROLLOUTS)
         self._colours = True
         self._first = 0
         self._width = MIN_WIDTH
@@ -113,14 +113,14 @@ class DiffScreen(_Columns):
         Binding("w", "worst", "best or worst"),
     ]
 
-    def __init__(self, rows: RunRows, tokenizers: Tokenizers, keys: Sequence[GroupKey]) -> None:
+    def __init__(self, rows: RunRows, keys: Sequence[GroupKey]) -> None:
         super().__init__()
         self._keys = keys
         self._at = [0, len(keys) - 1]
         self._worst = False
 
         def group(index: int) -> Group:
-            return read_groups(rows, [keys[index]], tokenizers)[0]
+            return read_groups(rows, [keys[index]])[0]
 
         self._group = cache(group)
 

@@ -24,7 +24,6 @@ from gradus.tasks.formats import terminal_safe
 from gradus.tasks.inspect.agreement.labels import HOW, LABELS, read_rows, write_label
 from gradus.tasks.inspect.groups import EVERYTHING, PAGE_ROWS, GroupKey, Line, Listing, groups_of
 from gradus.tasks.inspect.sql_views import RunRows, ask, open_run
-from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.preflight.checks import REFERENCE
 
 _MAX_CELL_CHARS = 200
@@ -87,7 +86,6 @@ class ListScreen(Screen[None]):
     def __init__(self, rows: RunRows) -> None:
         super().__init__()
         self._rows = rows
-        self._tokenizers = Tokenizers(rows.store, rows.run.on_damage)
         self._filter = ""
         self._condition = EVERYTHING
         self._stack: list[_Shown] = []
@@ -153,7 +151,7 @@ class ListScreen(Screen[None]):
         if len(keys) < 2:
             self.notify("this problem was sampled once")
             return
-        self.app.push_screen(DiffScreen(self._rows, self._tokenizers, keys))
+        self.app.push_screen(DiffScreen(self._rows, keys))
 
     def on_data_table_row_selected(self, event: DataTable.RowSelected) -> None:
         """Open the line."""
@@ -164,7 +162,7 @@ class ListScreen(Screen[None]):
             self._open(Listing(self._rows, "groups", keys, self._condition))
             return
         try:
-            self.app.push_screen(GroupScreen(self._rows, self._tokenizers, GroupKey(**keys)))
+            self.app.push_screen(GroupScreen(self._rows, GroupKey(**keys)))
         except GradusError as error:
             self.notify(terminal_safe(str(error)), severity="error", markup=False)
 

@@ -29,7 +29,7 @@ from gradus.tasks.inspect.groups import KEY, Group, GroupKey, Rollout, begun, re
 from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.figures import Figure, evaluations, figures, svg, write_png
 from gradus.tasks.inspect.sql_views import RunRows, open_run
-from gradus.tasks.inspect.token_pieces import Tokenizers, doubt
+from gradus.tasks.inspect.token_pieces import doubt
 from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.tracking.facts import AGREEMENT
 
@@ -91,8 +91,7 @@ def write_report(
     with open_run(home, run, say, TABLES, on_damage) as rows:
         page = read_page(rows, ending)
         if table is not None:
-            samples = sample_table(evaluated_groups(rows, Tokenizers(rows.store, rows.run.on_damage)), page["groups"])
-            replace_file(table, samples)
+            replace_file(table, sample_table(evaluated_groups(rows), page["groups"]))
     replace_file(out, render(page))
     drawn: dict[Path, Figure] = {}
     if pictures is not None:
@@ -105,14 +104,13 @@ def write_report(
 
 def read_page(rows: RunRows, ending: Mapping[str, str] | None = None) -> Page:
     """Return what the report of a run says."""
-    tokenizers = Tokenizers(rows.store, rows.run.on_damage)
-    drawn, flipped = figures(rows), flips(rows, tokenizers)
+    drawn, flipped = figures(rows), flips(rows)
     return {
         **drawn,
         "charts": [each for each in drawn["charts"] if not each.is_zero],
         "zero": [each.title for each in drawn["charts"] if each.is_zero],
         "flips": flipped,
-        "groups": chosen_groups(rows, tokenizers),
+        "groups": chosen_groups(rows),
         "verdicts": read_disagreements(rows.run.folder, rows.run.on_damage),
         "run": rows.run.name,
         "story": _story(rows, ending),
@@ -185,7 +183,7 @@ def _cards(
         yield "in all stages", duration(sum(stage[0][0] for stage in spent.frame.values())), ""
 
 
-def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
+def chosen_groups(rows: RunRows) -> list[Shown]:
     """Return the groups that tell most of a run, each once: of problems that changed, then of unequal rewards."""
     changed = rows.ask(
         """
@@ -208,7 +206,7 @@ def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
     )
     ends = [GroupKey.of(each) for _, *both in changed for each in both]
     spread = [(key, variance) for *of, variance in unequal if (key := GroupKey(*of)) not in ends][:MAX_SPREAD]
-    groups = iter(read_groups(rows, [*ends, *(key for key, _ in spread)], tokenizers, MAX_ROLLOUTS))
+    groups = iter(read_groups(rows, [*ends, *(key for key, _ in spread)], MAX_ROLLOUTS))
     found: list[Shown] = []
     for moved, first, last in changed:
         reason = f"pass rate {moved:+.2f} from round {first['round']} to round {last['round']}"
@@ -219,7 +217,7 @@ def chosen_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Shown]:
     return found
 
 
-def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
+def evaluated_groups(rows: RunRows) -> list[Group]:
     """Return the groups of the last evaluation, the best and the worst completion of each: the same in every run."""
     found = rows.ask(
         f"""
@@ -229,18 +227,18 @@ def evaluated_groups(rows: RunRows, tokenizers: Tokenizers) -> list[Group]:
         """,  # noqa: S608 - ours
         [MAX_EVALUATED],
     )
-    return read_groups(rows, [GroupKey(*row) for row in found], tokenizers, 2)
+    return read_groups(rows, [GroupKey(*row) for row in found], 2)
 
 
-def flips(rows: RunRows, tokenizers: Tokenizers) -> list[Flips]:
+def flips(rows: RunRows) -> list[Flips]:
     """Return for each suite what was newly solved and lost between its first and its last evaluation."""
     artifacts: dict[str, dict[int, str]] = {}
     for at, artifact, each in evaluations(rows):
         artifacts.setdefault(each.get("suite", ""), {})[at] = artifact
-    return [_flips_of(rows, tokenizers, suite, found) for suite, found in artifacts.items() if len(found) > 1]
+    return [_flips_of(rows, suite, found) for suite, found in artifacts.items() if len(found) > 1]
 
 
-def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict[int, str]) -> Flips:
+def _flips_of(rows: RunRows, suite: str, artifacts: dict[int, str]) -> Flips:
     first, last = min(artifacts), max(artifacts)
     found = rows.ask(
         """
@@ -262,7 +260,7 @@ def _flips_of(rows: RunRows, tokenizers: Tokenizers, suite: str, artifacts: dict
         [artifacts[first], artifacts[last], f"eval-{suite}", first, last],
     )
     chosen = [row for wanted in (True, False) for row in [r for r in found if r[0] is wanted][:MAX_FLIPPED]]
-    groups = iter(read_groups(rows, [GroupKey.of(each) for _, *both in chosen for each in both], tokenizers, 1))
+    groups = iter(read_groups(rows, [GroupKey.of(each) for _, *both in chosen for each in both], 1))
     num_solved = sum(row[0] for row in found)
     return {
         "suite": suite,

@@ -11,13 +11,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.groups import groups_of, read_groups, why
 from gradus.tasks.inspect.sql_views import open_run
-from gradus.tasks.inspect.token_pieces import Tokenizers, split, word_diff
+from gradus.tasks.inspect.token_pieces import split, word_diff
 from tests.tasks.made_run import QUESTIONS, RUN, MadeRun
 
 
 def test_a_group_has_texts_parts_hint_and_a_reason(rows: Any) -> None:
     (key,) = (each for each in groups_of(rows, "b") if each.purpose == "hint2")
-    (group,) = read_groups(rows, [key], Tokenizers(rows.store))
+    (group,) = read_groups(rows, [key])
     assert (group.question, group.answer, group.hint_level, group.hint_text) == ("2 + 2 =", "4", 2, "think")
     best, worst = group.rollouts
     assert (best["completion"], best["reward"], dict(best["parts"])) == (
@@ -46,7 +46,7 @@ def test_the_best_and_the_worst_take_turns(
     run.finish()
     with open_run(Home(tmp_path), RUN, pytest.fail) as rows:
         (key,) = groups_of(rows, "a")
-        (group,) = read_groups(rows, [key], Tokenizers(rows.store), limit)
+        (group,) = read_groups(rows, [key], limit)
     assert [rollout["reward"] for rollout in group.rollouts] == shown
     assert group.num_rollouts == len(rewards)
 

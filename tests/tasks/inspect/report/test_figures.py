@@ -7,7 +7,6 @@ import pytest
 
 from gradus.tasks.inspect.report.figures import Figure, figures, mean_of_groups
 from gradus.tasks.inspect.report.writing import chosen_groups, flips
-from gradus.tasks.inspect.token_pieces import Tokenizers
 
 
 @pytest.fixture
@@ -78,7 +77,7 @@ def test_costs_by_stage_and_purpose(drawn: dict[str, Figure]) -> None:
 
 
 def test_what_was_newly_solved_and_lost_with_its_texts(rows: Any) -> None:
-    (found,) = flips(rows, Tokenizers(rows.store))
+    (found,) = flips(rows)
     assert (found["suite"], found["first_round"], found["last_round"]) == ("sums", 0, 2)
     assert (found["num_solved"], found["num_lost"]) == (1, 1)
     solved, lost = found["shown"]
@@ -88,7 +87,7 @@ def test_what_was_newly_solved_and_lost_with_its_texts(rows: Any) -> None:
 
 
 def test_groups_that_changed_come_first_then_those_of_the_largest_variance_and_none_twice(rows: Any) -> None:
-    found = chosen_groups(rows, Tokenizers(rows.store))
+    found = chosen_groups(rows)
     assert [(each.title, len(each.groups)) for each in found] == [("a", 2), ("b", 2), ("b", 1)]
     keys = [group.key for each in found for group in each.groups]
     assert len(set(keys)) == len(keys)
