@@ -146,9 +146,9 @@ Act = Callable[[], tuple[int, int]]
 def of_gradus(folder: Path) -> Act:
     """The stages `difficulty` and `curate`, from a store that has verified nothing yet."""
     from gradus.tasks.config.curation import CurateConfig, DifficultyConfig
+    from gradus.tasks.host.processes import Warm
     from gradus.tasks.stages import curate, difficulty
     from gradus.tasks.stages.context import StageContext
-    from gradus.tasks.stages.warm import Warm
 
     filters = [{"name": "zero_variance", "unmeasured": "drop"}]
     sampler = {"name": "variance", "explore_frac": 0.0}

@@ -30,9 +30,9 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import PlanningConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.rollout.parents import parents_of
-from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.wave import run
 
 T = TypeVar("T")

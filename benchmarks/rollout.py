@@ -34,9 +34,9 @@ from gradus.models.engines.base import Engine, Finished, OnTokens, Request  # no
 from gradus.models.policy import new_policy  # noqa: E402
 from gradus.models.tiny_tokenizer import tiny_tokenizer  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig, VllmConfig  # noqa: E402
+from gradus.tasks.host.processes import Warm  # noqa: E402
 from gradus.tasks.runtime.calls import Job, execute  # noqa: E402
 from gradus.tasks.stages.rollout import stage  # noqa: E402
-from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 POLICY = ROOT / "data" / "samples" / "policy"
 SIZES = ("bundled", "larger")

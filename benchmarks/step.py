@@ -36,9 +36,9 @@ from gradus.models.policy import load_policy, prompt_text  # noqa: E402
 from gradus.tasks.config.learning import UpdateConfig  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig  # noqa: E402
 from gradus.tasks.config.score import ScoreConfig  # noqa: E402
+from gradus.tasks.host.processes import Warm  # noqa: E402
 from gradus.tasks.runs.records import Report  # noqa: E402
 from gradus.tasks.runtime.calls import Job, execute  # noqa: E402
-from gradus.tasks.stages.warm import Warm  # noqa: E402
 
 REWARD = """
 def parity(rows):

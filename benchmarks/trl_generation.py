@@ -35,7 +35,7 @@ import rollout  # noqa: E402 - the checkout comes first
 from gradus.data.lake.store import Ref, Store  # noqa: E402
 from gradus.models.policy import load_policy, prompt_text  # noqa: E402
 from gradus.tasks.config.rollout import RolloutConfig  # noqa: E402
-from gradus.tasks.stages.warm import Warm  # noqa: E402
+from gradus.tasks.host.processes import Warm  # noqa: E402
 
 TRL = ROOT / ".venv-trl"
 CHILD = ROOT / "benchmarks" / "trl_child.py"

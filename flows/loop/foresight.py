@@ -16,6 +16,7 @@ from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref
 from gradus.flows.console.answers import ForeseenCall
 from gradus.tasks.artifacts.ahead import Overlay
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
@@ -23,7 +24,6 @@ from gradus.tasks.runs.history import Precedent, alike, of_call
 from gradus.tasks.runs.records import Report, Summary, Which
 from gradus.tasks.runtime.calls import Call, Job, Outcome, computed, planned, read_report
 from gradus.tasks.stages.registry import stage_spec
-from gradus.tasks.stages.warm import Warm
 
 REUSED, COMPUTED = "reused", "computed"
 ASKED_FOR = "forced; if the result differs, all that depends on it is computed too"

@@ -6,6 +6,7 @@
     parent.send(failed(error))                         # in a child: an error as plain data
     raise known_error(message) or ...                  # in the parent: what the child raised
     GRADUS_FAULT="rollout:after_shard#2" gradus demo   # SIGKILL at the second passing of that point
+    ctx.warm.of(LoadedPolicies).by_key                 # in a worker: what it keeps from job to job, by class
 
 Loopback is never asked through a proxy; other addresses are. The current folder is on no child's module path, so that a
 `json.py` or `sitecustomize.py` there is not taken for Python's. PYTHONWARNINGS, meant for a user's own code, would as
@@ -23,7 +24,7 @@ from collections.abc import Mapping, MutableMapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar, cast
 
 from gradus.data.errors import GradusError, UsageError, error_class, in_words
 from gradus.tasks.config.redaction import hide
@@ -43,6 +44,23 @@ _TAIL_BYTES = 4096
 _WANTED = os.environ.get("GRADUS_FAULT")  # read once: some points are passed for every row
 """The point at which a kill test makes this process die, as a power cut would."""
 _passed: Counter[str] = Counter()
+Record = TypeVar("Record")
+
+
+class Warm:
+    """Objects that stay loaded in a worker from job to job: one record a class, a dataclass of the stage that keeps it.
+
+    Light: a worker has its record before it has imported a stage.
+    """
+
+    def __init__(self) -> None:
+        self._records: dict[type[object], object] = {}
+
+    def of(self, kind: type[Record]) -> Record:
+        """Return the worker's only record of a class; the first call makes it, without arguments."""
+        if kind not in self._records:
+            self._records[kind] = kind()
+        return cast("Record", self._records[kind])
 
 
 def isolate(environment: MutableMapping[str, str]) -> None:

@@ -25,14 +25,13 @@ from gradus.data.lake.manifest import REPORT, identity_digest
 from gradus.data.lake.schema import SCORES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
-from gradus.tasks.host.processes import fault_point
+from gradus.tasks.host.processes import Warm, fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.identity.pins import code_identity
 from gradus.tasks.runs.records import Evaluation, Metrics, Report, Summary
 from gradus.tasks.stages.context import Beat, StageContext, StageResult
 from gradus.tasks.stages.registry import installed, stage_spec
-from gradus.tasks.stages.warm import Warm
 
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
 

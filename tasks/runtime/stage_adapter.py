@@ -32,6 +32,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import GpuTurn, hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runs.history import AGAIN
@@ -50,7 +51,6 @@ from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, re
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from gradus.tasks.stages.registry import stage_spec
 from gradus.tasks.stages.rollout.resumed import KEYS, account_of
-from gradus.tasks.stages.warm import Warm
 
 _PLANNED = ("group_id", "plan_id", "n", "role", "use")
 

@@ -33,9 +33,8 @@ from gradus.models.judging.folders import remove_folders
 from gradus.models.processes.parent import Parent
 from gradus.tasks.config.redaction import hide_in_logs, hide_in_output
 from gradus.tasks.host.libraries import lean_imports
-from gradus.tasks.host.processes import die_with_parent, failed, open_log
+from gradus.tasks.host.processes import Warm, die_with_parent, failed, open_log
 from gradus.tasks.runs.records import Report
-from gradus.tasks.stages.warm import Warm
 
 HEARTBEAT_S = 2.0
 _AGAIN_S = 0.05

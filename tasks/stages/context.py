@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import Json, JsonObject
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runs.records import Metrics, Report, Sample, Summary
-from gradus.tasks.stages.warm import Warm
 
 NUM_SAMPLES = 16
 """Rows that a stage's report shows."""

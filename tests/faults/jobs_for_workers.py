@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradus.data.errors import GateError
-from gradus.tasks.stages.warm import Warm
+from gradus.tasks.host.processes import Warm
 
 FOREVER = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
 

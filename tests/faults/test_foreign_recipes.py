@@ -15,10 +15,10 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import parse_recipe
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import ScoreConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.score.stage import JudgePools
-from gradus.tasks.stages.warm import Warm
 
 CANARY = """
 import os, pathlib

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from gradus.data.lake.store import Store
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.score.stage import JudgePools
-from gradus.tasks.stages.warm import Warm
 from tests.conftest import copy_databases
 
 

@@ -12,8 +12,8 @@ from stand_in_for_vllm import stand_ins
 from gradus.models.engines.base import EngineError, Request
 from gradus.models.engines.settings import VllmConfig
 from gradus.models.engines.vllm import VllmEngine
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.rollout.engines import RunningVllm
-from gradus.tasks.stages.warm import Warm
 
 
 def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:

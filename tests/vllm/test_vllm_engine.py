@@ -14,9 +14,9 @@ from gradus.models.engines.base import Request
 from gradus.models.engines.hf import HfEngine
 from gradus.models.policy import Policy, load_policy
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.inspect.exchange.checkpoint import write_checkpoint
 from gradus.tasks.runtime.calls import Job, execute
-from gradus.tasks.stages.warm import Warm
 
 Do = Callable[..., dict[str, Any]]
 BOUND = 2e-4

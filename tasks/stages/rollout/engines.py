@@ -18,7 +18,7 @@ from gradus.models.weight_check import verify_weights
 from gradus.tasks.artifacts.policies import verify_policy
 from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey, loaded_policy
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.stages.warm import Warm
+from gradus.tasks.host.processes import Warm
 
 if TYPE_CHECKING:
     from gradus.models.engines.settings import VllmConfig

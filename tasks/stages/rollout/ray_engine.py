@@ -41,10 +41,9 @@ from gradus.models.errors import first_line
 from gradus.models.policy import PromptSide
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
 from gradus.tasks.config.settings import thread_settings
-from gradus.tasks.host.processes import fault_point
+from gradus.tasks.host.processes import Warm, fault_point
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.rollout.engines import open_engine, prompt_side
-from gradus.tasks.stages.warm import Warm
 
 _POLL_S = 0.5
 _KEPT = "run the same command again: finished shards are kept"

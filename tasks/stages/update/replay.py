@@ -26,11 +26,11 @@ from gradus.data.lake.train_states import (
 from gradus.data.lake.whole_files import disk_errors
 from gradus.models.training.passes import Budget
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runs.records import Report
 from gradus.tasks.stages.context import Beat, StageContext
 from gradus.tasks.stages.update.train_state import KeptTraining, policy_dtype, state_contents, write_train_state
-from gradus.tasks.stages.warm import Warm
 
 
 def makes_the_same_bits(config: UpdateConfig, device: torch.device) -> bool:

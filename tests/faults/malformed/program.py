@@ -27,6 +27,7 @@ from gradus.flows import comparison, environment, exchange, runs, serve, stages,
 from gradus.flows.cli import main as cli
 from gradus.flows.loop.inputs import as_run, start_of
 from gradus.tasks.config.settings import Home
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.calls import Call, Outcome, execute, planned, read_report
@@ -35,7 +36,6 @@ from gradus.tasks.stages.rollout import stage as rollout_stage
 from gradus.tasks.stages.score import stage as score_stage
 from gradus.tasks.stages.update import stage as update_stage
 from gradus.tasks.stages.update import warmstart, work
-from gradus.tasks.stages.warm import Warm
 
 
 def _digest_of_bundled() -> str:

@@ -18,8 +18,8 @@ from gradus.tasks.artifacts.policies import base_ref, refuse_training
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
-from gradus.tasks.stages.warm import Warm
 
 Adapted = Callable[..., Path]
 PLAN = pa.table(

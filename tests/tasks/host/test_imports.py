@@ -84,7 +84,7 @@ def test_a_stage_of_a_training_whose_inputs_are_there_imports_no_pytorch(tmp_pat
     code = (
         "import json, sys\n"
         "from gradus.tasks.runtime.calls import execute\n"
-        "from gradus.tasks.stages.warm import Warm\n"
+        "from gradus.tasks.host.processes import Warm\n"
         "execute(json.loads(sys.argv[1]), Warm(), lambda *_: None)\n"
         "assert 'torch' not in sys.modules\n"
     )

@@ -10,12 +10,12 @@ import pytest
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity import pins
 from gradus.tasks.identity.pins import distributions_of, library_versions, pinned
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.rewards import spec_of
 from gradus.tasks.stages.score.stage import JudgePools, run
-from gradus.tasks.stages.warm import Warm
 
 
 @pytest.fixture(autouse=True)

@@ -20,9 +20,9 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.runlock import holder, run_lock
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.runtime.calls import Job, execute, num_gpus, read_report
-from gradus.tasks.stages.warm import Warm
 
 IDENTITY = {"stage": "curate", "version": 1}
 REF = Ref("plan", identity_digest(IDENTITY))

@@ -11,7 +11,7 @@ from tests.conftest import TESTS_PATH
 CODE = """
 import json, sys
 from gradus.tasks.runtime.calls import execute
-from gradus.tasks.stages.warm import Warm
+from gradus.tasks.host.processes import Warm
 def beat(frac, text=""): pass
 {more}
 execute(json.loads(sys.argv[1]), Warm(), beat)

@@ -16,10 +16,10 @@ from gradus.data.curation.waves.replaying import replay
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.rollout import PlanningConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.loading import load
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.round_rows import stored_rows
-from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.wave import run
 
 ROOT = Path(__file__).parents[3]

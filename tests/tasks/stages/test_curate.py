@@ -14,10 +14,10 @@ from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.preflight.checks import check_curate
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.curate import run
-from gradus.tasks.stages.warm import Warm
 
 TABLE = {"evaluated": "problems"}
 COUNTS = {"a": (8, 3), "b": (8, 0), "c": (8, 8), "d": (8, 4), "e": (8, 1)}

@@ -8,10 +8,10 @@ import pytest
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import DifficultyConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.difficulty import run
 from gradus.tasks.stages.gates import verdict_breach
-from gradus.tasks.stages.warm import Warm
 
 
 def scores(verdicts: dict[str, list[bool | None]], tag: str = "") -> pa.Table:

@@ -10,10 +10,10 @@ from gradus.data.curation.batch import UNJUDGED
 from gradus.data.errors import BadInputError, GateError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import EvaluateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.evaluate import run
 from gradus.tasks.stages.gates import verdict_breach
-from gradus.tasks.stages.warm import Warm
 
 Answers = dict[str, list[tuple[str | None, bool | None]]]
 

@@ -13,9 +13,9 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import new_policy
 from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.update.warmstart import examples_of
-from gradus.tasks.stages.warm import Warm
 
 PROBLEMS = pa.table({"problem_id": ["a", "b"], "question": ["1 + 2 =", "3 + 4 ="], "answer": ["3", "7"]})
 PLAN = pa.table(

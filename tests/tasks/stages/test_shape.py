@@ -10,9 +10,9 @@ from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rounds import ShapingConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.shape import run
-from gradus.tasks.stages.warm import Warm
 
 MINE = '''
 import numpy as np

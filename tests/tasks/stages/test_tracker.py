@@ -17,11 +17,11 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.config.rounds import TrackingConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Call, planned
 from gradus.tasks.stages import curate, wave
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.tracker import run
-from gradus.tasks.stages.warm import Warm
 
 Rewards = Mapping[str, Sequence[float | None]]
 

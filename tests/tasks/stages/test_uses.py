@@ -12,8 +12,8 @@ from gradus.data.curation.round import WaveError, round_of
 from gradus.data.errors import BadInputError
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.rollout import PlanningConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.wave import run
 from tests.tasks.stages.test_wave import USERS
 

@@ -19,8 +19,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import PlanningConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.warm import Warm
 from gradus.tasks.stages.wave import run
 
 Verdicts = Mapping[str, Sequence[bool | None]]

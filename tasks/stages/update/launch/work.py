@@ -26,11 +26,11 @@ from gradus.models.training.parallel import Ranks, mesh_of
 from gradus.models.training.passes import Budget, RanksMemoryError
 from gradus.tasks.artifacts.weights import place
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.update.launch.ranks import AGAIN_S, RankJob, rank_name
 from gradus.tasks.stages.update.stage import updated
-from gradus.tasks.stages.warm import Warm
 
 _PARTS = ("data", "models", "tasks")
 _HINTS = {

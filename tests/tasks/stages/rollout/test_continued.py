@@ -24,12 +24,12 @@ from gradus.models.training.learning_rows import mismatch
 from gradus.models.training.passes import Budget, all_tokens
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.parents import Parents
 from gradus.tasks.stages.update.origins import refuse_spans
 from gradus.tasks.stages.update.rows import learning_rows_of
-from gradus.tasks.stages.warm import Warm
 
 Row = dict[str, Any]
 _ASKED = {"problem_id": ["a", "b"], "question": ["12 + 7 + 5 =", "30 + 4 ="], "answer": ["24", "34"]}

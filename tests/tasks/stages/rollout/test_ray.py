@@ -26,11 +26,11 @@ from gradus.models.engines.base import EngineError, Request
 from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RayConfig, RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 from gradus.tasks.stages.rollout import ray_engine as ray_workers
 from gradus.tasks.stages.rollout.ray_engine import Process, RayEngine, Sampled, SamplingActor
-from gradus.tasks.stages.warm import Warm
 
 # Looked for, not imported: Ray reads its environment when it is.
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="the package ray is not installed")

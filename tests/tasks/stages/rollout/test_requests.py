@@ -21,10 +21,10 @@ from gradus.models.policy import new_policy, prompt_tokens
 from gradus.models.templates import PromptConfig
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.rows import rollouts_table
-from gradus.tasks.stages.warm import Warm
 
 NUM_GROUPS, NUM_SAMPLES = 5, 4
 KEY = "c" * 16

@@ -15,8 +15,8 @@ from gradus.data.lake.store import Ref, Store
 from gradus.models.policy import load_policy, new_policy, prompt_text, prompt_tokens
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import ROLLOUT, RolloutConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
 
 PLAN = pa.table(

@@ -14,7 +14,7 @@ from gradus.data.lake.schema import ROLLOUTS, cast_to_schema
 from gradus.data.lake.store import Ref, Store
 from gradus.data.table_rows import TableRows
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
-from gradus.tasks.stages.warm import Warm
+from gradus.tasks.host.processes import Warm
 from tests.models.test_token_bounds import BYTES, END, NAMES
 from tests.tasks.stages.score.scoring import OUT, score
 

@@ -13,10 +13,10 @@ from gradus.models.policy import new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.parents import Parents
 from gradus.tasks.stages.rollout.rows import rollouts_table
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.score.scoring import rollouts_of, row, score
 
 GOLD = json.dumps({"final_output": "5\n"})

@@ -325,7 +325,7 @@ from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.score import RewardConfig, ScoreConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.score.stage import run
-from gradus.tasks.stages.warm import Warm
+from gradus.tasks.host.processes import Warm
 
 store = Store(Path(sys.argv[1]))
 out = store.writer(Ref("scores", "0123456789abcdef"))

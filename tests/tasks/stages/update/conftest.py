@@ -18,8 +18,8 @@ from gradus.models.policy import load_policy, new_policy
 from gradus.models.tiny_tokenizer import tiny_tokenizer
 from gradus.models.training.packed.logprobs import token_logprobs
 from gradus.models.training.packed.packing import pack_of
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
-from gradus.tasks.stages.warm import Warm
 
 Row = dict[str, Any]
 Beat = Callable[..., None]

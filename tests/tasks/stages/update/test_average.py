@@ -16,9 +16,9 @@ from gradus.models.training.state import TrainState
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.preflight.checks import check_input
 from gradus.tasks.stages.update.train_state import KeptTraining
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.test_formats import FORMATS, chained
 

@@ -15,8 +15,8 @@ from gradus.models.policy import load_policy
 from gradus.models.training.checkpoint import write_policy
 from gradus.tasks.artifacts.weights import LoadedPolicies, loaded_policy
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.update.train_state import KeptTraining
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import replace_state, state_folder
 
 House = Any

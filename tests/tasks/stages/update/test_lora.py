@@ -22,11 +22,11 @@ from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.artifacts.weights import LoadedPolicies
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.preflight.checks import SAMPLES
 from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import roles
 from gradus.tasks.stages.update.train_state import KeptTraining
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
 from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.test_formats import chained

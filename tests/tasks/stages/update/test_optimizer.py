@@ -10,9 +10,9 @@ import torch
 from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UPDATE, UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import check_stage
-from gradus.tasks.stages.warm import Warm
 
 House = Any
 SGD = {"name": "sgd", "momentum": 0.9}

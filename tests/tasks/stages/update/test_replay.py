@@ -17,11 +17,11 @@ from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
 from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import train_state
 from gradus.tasks.stages.update.replay import restore_checkpoint
 from gradus.tasks.stages.update.train_state import KeptTraining
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.conftest import House, state_folder
 
 VARIANTS: list[dict[str, Any]] = [

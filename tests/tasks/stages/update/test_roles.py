@@ -370,8 +370,8 @@ def test_a_critic_learns_from_groups_that_have_no_variance_in_themselves(house: 
 
 
 def test_the_progress_of_a_step_says_how_quick_it_was(house: House) -> None:
+    from gradus.tasks.host.processes import Warm
     from gradus.tasks.runtime.calls import execute
-    from gradus.tasks.stages.warm import Warm
 
     texts: list[str] = []
     job = house.job(inputs(house, house.rows(), house.rewards))

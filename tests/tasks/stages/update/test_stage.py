@@ -16,10 +16,10 @@ from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.tasks.artifacts.weights import LoadedPolicies, PolicyKey
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.shape import run as shape
 from gradus.tasks.stages.update.train_state import KeptTraining
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.attempts import attempted
 from tests.tasks.stages.update.conftest import state_folder
 from tests.tasks.stages.update.test_formats import chained

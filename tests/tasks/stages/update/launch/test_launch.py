@@ -12,9 +12,9 @@ from gradus.data.errors import StageError
 from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_ref
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
-from gradus.tasks.stages.warm import Warm
 
 House = Any
 RANK = "gradus.tasks.stages.update.launch.rank"

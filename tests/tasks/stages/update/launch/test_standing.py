@@ -8,9 +8,9 @@ import pytest
 
 from gradus.data.lake.store import Ref
 from gradus.tasks.config.learning import UpdateConfig
+from gradus.tasks.host.processes import Warm
 from gradus.tasks.stages.update.launch.ranks import place_of
 from gradus.tasks.stages.update.launch.supervision import KeptRanks
-from gradus.tasks.stages.warm import Warm
 from tests.tasks.stages.update.launch.test_launch import ranks_here
 
 House = Any
