@@ -19,8 +19,7 @@ from gradus.data.errors import GradusError, UsageError
 from gradus.flows.recipe.assignments import Assignments
 from gradus.flows.recipe.overlays import overlay_files, task_files
 from gradus.flows.recipe.reading import RECIPES
-from gradus.tasks.config.curation import DIFFICULTY
-from gradus.tasks.config.prompts import POLICY, PROBLEMS
+from gradus.tasks.config.curation import DIFFICULTY, POLICY, PROBLEMS
 from gradus.tasks.config.score import EVALUATE
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import artifacts_of

@@ -20,8 +20,7 @@ from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.lake.schema import NO_TRACKER
 from gradus.models.templates import PromptConfig
 from gradus.tasks.config.curation import SampleConfig
-from gradus.tasks.config.prompts import Stops
-from gradus.tasks.config.rollout import RolloutConfig
+from gradus.tasks.config.rollout import RolloutConfig, Stops
 from gradus.tasks.config.score import EvaluateConfig, ScoreConfig
 
 LAST = "last"

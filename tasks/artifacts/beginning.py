@@ -22,7 +22,7 @@ from gradus.data.records import Problem
 from gradus.data.sources.problems import read_traces
 from gradus.data.sources.reading import Refused
 from gradus.data.sources.tabular import read_user_table
-from gradus.tasks.config.prompts import PROMPT_COLUMNS
+from gradus.tasks.config.curation import PROMPT_COLUMNS
 from gradus.tasks.preflight.checks import file_of, in_lake
 
 

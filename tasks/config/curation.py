@@ -1,4 +1,4 @@
-"""Declarations and settings of the stages ingest, curate, hint and difficulty."""
+"""The stages ingest, curate, hint and difficulty, with their settings and the inputs that other stages have, too."""
 
 from functools import partial
 from operator import eq
@@ -15,18 +15,35 @@ from gradus.components.chosen import (
     none_if_empty,
 )
 from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
-from gradus.components.stage import Role, Short, Stage
+from gradus.components.stage import CHECKPOINTS, Role, Short, Stage
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
 from gradus.data.lake.schema import PROBLEMS as PROBLEMS_TABLE
 from gradus.data.sources.formats import FIELDS, Answers
 from gradus.data.sources.tabular import refuse_fields
+from gradus.data.worked import needs_answer
 from gradus.models.templates import PromptConfig
-from gradus.tasks.config.prompts import MAPS, PROBLEMS, counting
 from gradus.tasks.config.rounds import of_problem, tracked_columns
 
 MAX_LEVEL = 1000
 """Levels of hints at most."""
+PROBLEMS = Role("problems", "problems: a file, an artifact, bundled:train or bundled:heldout")
+POLICY = Role(
+    "policy", "policy: bundled, a folder, a checkpoint artifact, or id@revision", CHECKPOINTS, default="bundled"
+)
+MAPS = Short("columns", "rename a column, ours=theirs; repeatable", "--map", list[str], read="names")
+PROMPT_COLUMNS = ("problem_id", "question", "messages")
+"""The columns of problems that prompts come from."""
+
+
+def counting(used: str) -> Role:
+    """The policy that prompts are tokenised by, for a stage that counts tokens if its property `used` says so."""
+    return Role("policy", "policy whose tokens of a prompt count", CHECKPOINTS, default=None, used=used)
+
+
+def worked_columns(template: str) -> tuple[str, ...]:
+    """Return the columns of problems that prompts and worked solutions come from."""
+    return (*PROMPT_COLUMNS, "solution", *(("answer", "answer_given") if needs_answer(template) else ()))
 
 
 class IngestConfig(Config):

@@ -33,7 +33,7 @@ from gradus.data.lake.schema import OWN
 from gradus.data.worked import AS_IT_STANDS
 from gradus.models.templates import PromptConfig
 from gradus.models.training.settings import CriticConfig, FinetuneConfig, LoraConfig, StepConfig
-from gradus.tasks.config.prompts import POLICY, PROBLEMS, worked_columns
+from gradus.tasks.config.curation import POLICY, PROBLEMS, worked_columns
 from gradus.tasks.config.rounds import ShapingConfig, is_carried
 
 TEACHER_TOP_K = 32

@@ -1,7 +1,7 @@
 """The stages rollout and wave: their declarations, their settings, those of engines, and the models that sample."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
@@ -24,10 +24,12 @@ from gradus.data.errors import shortened
 from gradus.data.lake.schema import PLAN
 from gradus.models.engines.settings import ServerConfig, VllmConfig
 from gradus.models.templates import PromptConfig
-from gradus.tasks.config.curation import CurateConfig, SampleConfig
+from gradus.tasks.config.curation import POLICY, PROBLEMS, PROMPT_COLUMNS, CurateConfig, SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.config.prompts import POLICY, PROBLEMS, PROMPT_COLUMNS, Stops
 from gradus.tasks.config.rounds import round_columns
+
+Stops = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(max_length=16)]
+"""Stop strings: none of them empty, at most 16."""
 
 
 class RayConfig(Config):

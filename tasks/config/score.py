@@ -9,7 +9,7 @@ from gradus.components.chosen import Chosen
 from gradus.components.settings import INCIDENTAL, LIMIT, MAX_ROWS, Config, empty, unset
 from gradus.components.stage import Role, Short, Stage
 from gradus.data.lake.schema import MAX_SAMPLES
-from gradus.tasks.config.prompts import MAPS
+from gradus.tasks.config.curation import MAPS
 
 MARGIN = 0.02
 """Differences of pass@1 below this do not matter unless another margin is given: ten problems of 500."""

@@ -15,8 +15,8 @@ from gradus.models.training.checkpoint import write_policy
 from gradus.models.training.warmstart import Example, example_of, finetune
 from gradus.tasks.artifacts.policies import refuse_training
 from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error, place
+from gradus.tasks.config.curation import worked_columns
 from gradus.tasks.config.learning import WarmstartConfig
-from gradus.tasks.config.prompts import worked_columns
 from gradus.tasks.stages.context import StageContext, StageResult
 
 CONTEXT_TOKENS = 256
