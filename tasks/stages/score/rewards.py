@@ -7,8 +7,7 @@ of these the others; if no reward reads it, all judge both.
 Light: nothing here loads a reward, so a command can ask before it starts a server or a worker.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from typing import Any
 
 from gradus.data.errors import UsageError
@@ -120,14 +119,9 @@ def judging(config: ScoreConfig, specs: Sequence[RewardSpec], row: Row) -> tuple
     return (reading or others) if OWN_GOLD in row else (others or reading)
 
 
-def deciders(specs: Sequence[RewardSpec], deciding: int | None) -> Callable[[tuple[int, ...]], int | None]:
-    """Return a function from places of rewards to that of the one that decides among them, `deciding` before all."""
-
-    @cache
-    def among(places: tuple[int, ...]) -> int | None:
-        if deciding in places:
-            return deciding
-        found = deciding_reward([specs[at] for at in places])
-        return None if found is None else places[found]
-
-    return among
+def deciding_among(specs: Sequence[RewardSpec], deciding: int | None, places: Sequence[int]) -> int | None:
+    """Return the place of the reward that decides among those at some places, `deciding` before all."""
+    if deciding in places:
+        return deciding
+    found = deciding_reward([specs[at] for at in places])
+    return None if found is None else places[found]

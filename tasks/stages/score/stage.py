@@ -39,7 +39,7 @@ from gradus.tasks.host.processes import fault_point, printed, reward_log
 from gradus.tasks.identity.pins import pinned_component
 from gradus.tasks.stages.context import StageContext, StageResult
 from gradus.tasks.stages.gates import tolerated_in_a_row
-from gradus.tasks.stages.score.rewards import beside_problem, columns_of, decider, deciders, judging, spec_of
+from gradus.tasks.stages.score.rewards import beside_problem, columns_of, decider, deciding_among, judging, spec_of
 from gradus.tasks.stages.score.score_report import (
     FAILED,
     READ,
@@ -143,11 +143,12 @@ class _Work:
                 self.ctx.beat(at / num_rows, f"{at} of {num_rows} rows judged")
 
             columns.append(dict(zip(mine, self.column(spec, pool, [rows[at] for at in mine], report), strict=True)))
-        weights, decides = [reward.weight for reward in self.config.rewards], deciders(self.specs, self.deciding)
+        weights = [reward.weight for reward in self.config.rewards]
         said = [[column[at].verdict if at in column else None for column in columns] for at in range(len(rows))]
+        decides = [deciding_among(self.specs, self.deciding, places) for places in routes]
         scores = [
-            combine(self.names, weights, verdicts, decides(places), self.config.correct_at)
-            for verdicts, places in zip(said, routes, strict=True)
+            combine(self.names, weights, verdicts, deciding, self.config.correct_at)
+            for verdicts, deciding in zip(said, decides, strict=True)
         ]
         table = _table(rows, scores, ",".join(spec.verifier for spec in self.specs))
         chosen = np.flatnonzero([bool(score.marks) for score in scores])
