@@ -31,13 +31,13 @@ from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import fault_point
 from gradus.tasks.identity.loading import load
 from gradus.tasks.preflight.abilities import check_objective
+from gradus.tasks.runs.records import Metrics
 from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.gates import update_breach, without_signal
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import judged_rows, learning_rows_of, refuse_truncated, truncated
 from gradus.tasks.stages.update.train_state import Start
 
-StepMetrics = dict[str, float]
 WITHOUT_SIGNAL = "curate problems that are neither always nor never solved, or raise n"
 _WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _REFUSAL = "does not have a deterministic implementation"
@@ -60,9 +60,9 @@ class Work:
     """Differences between sampler and trainer."""
     named: dict[str, str] = field(default_factory=dict)
     """The rows that differ most."""
-    steps: list[StepMetrics] = field(default_factory=list)
-    """Metrics of the steps taken."""
     results: list[StepResult] = field(default_factory=list)
+    """Those of the steps taken."""
+    step_clock: list[Metrics] = field(default_factory=list)
     trainer: tuple[Tensor, Tensor] | None = None
     """Rows by number, and the policy's log-probs of their tokens before the first step."""
     _rows_done: int = 0
@@ -131,11 +131,11 @@ class Work:
             ):
                 step_s, before = time.perf_counter() - before, time.perf_counter()
                 self.results.append(result)
-                self.steps.append({**result.metrics, "perf/step_s": step_s})
+                self.step_clock.append({"perf/step_s": step_s})
                 fault_point("update:after_step")
                 step_tokens = int(rows.lengths[result.rows].sum())
                 num_tokens += step_tokens
-                self._beat(f"step {len(self.steps)} of {len(steps)}: {step_tokens / step_s:,.0f} tokens/s")
+                self._beat(f"step {len(self.results)} of {len(steps)}: {step_tokens / step_s:,.0f} tokens/s")
         except UpdateError as error:
             hint = "lower update.lr, or look at the rollouts and the rewards"
             raise StageError(f"the update was refused: {error}", hint=hint) from None
@@ -221,13 +221,10 @@ def _counts(work: Work) -> dict[str, object]:
 
 def result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> StageResult:
     """Return the result of an update that took its steps."""
-    steps, step_clock = (
-        [{name: value for name, value in step.items() if name.startswith("perf/") == timed} for step in work.steps]
-        for timed in (False, True)
-    )
+    steps = [each.metrics for each in work.results]
     of_steps = {n: max(s[n] for s in steps) if n.endswith("_max") else value for n, value in steps[-1].items()}
     metrics = {**_rows_report(work), **work.mismatch_metrics, **of_steps}
-    summary = {"updates": len(work.steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
+    summary = {"updates": len(steps), "tokens_trained": num_tokens, **_counts(work), **work.named}
     halvings = {"perf/memory_halvings": float(budget.num_halvings)} if budget.num_halvings else {}
     return StageResult(
         metrics,
@@ -236,7 +233,7 @@ def result(work: Work, budget: Budget, num_tokens: int, seconds: float) -> Stage
         steps,
         clock={"perf/tokens_per_s": num_tokens / seconds, **halvings},
         parents={BASE: base_of_next(work.ctx.store, work.ctx.one("policy"))} if work.config.lora else {},
-        step_clock=step_clock,
+        step_clock=work.step_clock,
     )
 
 
