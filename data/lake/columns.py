@@ -78,6 +78,13 @@ class TableSchema:
             return table.column(name)
         return pa.nulls(table.num_rows, self.type_of(name))
 
+    def filled(self, table: pa.Table, names: Collection[str]) -> pa.Table:
+        """Return such a table with nulls in those of some of its columns that it lacks."""
+        for name in self.names:
+            if name in names and name not in table.column_names:
+                table = table.append_column(name, self.column(table, name))
+        return table
+
     def type_of(self, name: str) -> pa.DataType:
         """Return the type of a column."""
         return next(column.type for column in self.columns if column.name == name)

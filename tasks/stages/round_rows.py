@@ -16,7 +16,6 @@ from gradus.data.curation.plan import hint_texts
 from gradus.data.curation.round import GROUP, RoundRows
 from gradus.data.curation.tracked import with_tracked
 from gradus.data.curation.uses import LEARN
-from gradus.data.lake.columns import TableSchema
 from gradus.data.lake.schema import LENGTH, OF_PLAN, OF_PROBLEM, PLACES, PLAN, PROBLEMS, ROLLOUTS
 from gradus.data.lake.train_states import lineage
 from gradus.data.table_rows import TableRows
@@ -50,7 +49,7 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         filled = pc.fill_null(ROLLOUTS.column(rollouts, name), 0)
         rollouts = rollouts.drop_columns([name]) if name in rollouts.column_names else rollouts
         rollouts = rollouts.append_column(name, filled)
-    rollouts = _with_sparse(rollouts, ROLLOUTS, reads["rollouts"])
+    rollouts = ROLLOUTS.filled(rollouts, reads["rollouts"])
     group, names = codes(pc.coalesce(rollouts.column("group_id"), rollouts.column("problem_id")))
     table = rollouts.append_column(GROUP, pa.array(group))
     if "completion_tokens" in reads["rollouts"]:
@@ -62,23 +61,15 @@ def _joined(ctx: StageContext, reads: Mapping[str, Sequence[str]], rollouts: pa.
         table = beside_problems(table, ctx.table("problems", reads["problems"]), reads["problems"])
     if not ctx.inputs.get("plan"):
         return table, names
-    plans = _with_sparse(ctx.table("plan", reads["plan"]), PLAN, reads["plan"])
+    plans = PLAN.filled(ctx.table("plan", reads["plan"]), reads["plan"])
     keys = pc.coalesce(PLAN.column(plans, "plan_id"), plans.column("group_id"))
     own = pc.coalesce(ROLLOUTS.column(rollouts, "plan_id"), rollouts.column("group_id"))
     return beside(table, plans, positions(own, keys), OF_PLAN), names
 
 
-def _with_sparse(table: pa.Table, schema: TableSchema, columns: Sequence[str]) -> pa.Table:
-    """Return a table with nulls in those of the columns that are sparse and that no row of it has."""
-    for name in schema.names:
-        if name in columns and name not in table.column_names:
-            table = table.append_column(name, schema.column(table, name))
-    return table
-
-
 def beside_problems(table: pa.Table, problems: pa.Table, columns: Sequence[str]) -> pa.Table:
     """Return rows with the columns of their problems beside them, `problem.NAME`; sparse ones of `columns` too."""
-    problems = _with_sparse(problems, PROBLEMS, columns)
+    problems = PROBLEMS.filled(problems, columns)
     at = positions(table.column("problem_id"), problems.column("problem_id"))
     return beside(table, problems, at, OF_PROBLEM)
 

@@ -196,9 +196,7 @@ def _filled(plan: pa.Table) -> pa.Table:
     defaults = {"hint_level": 0, "max_tokens": usual.max_tokens, "temperature": usual.temperature}
     for name, value in defaults.items():
         plan = plan.set_column(plan.column_names.index(name), name, pc.fill_null(plan.column(name), value))
-    for name in PLAN.names:
-        if name not in (*plan.column_names, "reason"):
-            plan = plan.append_column(name, PLAN.column(plan, name))
+    plan = PLAN.filled(plan, {*PLAN.names} - {"reason"})
     refuse_odd(plan)
     return plan
 

@@ -57,10 +57,7 @@ class Parents:
     """
 
     def __init__(self, rows: pa.Table, plan: pa.Table, side: PromptSide | None) -> None:
-        for name in _COLUMNS:
-            if name not in rows.column_names:
-                rows = rows.append_column(name, ROLLOUTS.column(rows, name))
-        self.rows = rows
+        self.rows = ROLLOUTS.filled(rows, _COLUMNS)
         self._places = {name: place for place, name in enumerate(rows.column("rollout_id").to_pylist())}
         self._side = side
         self._inserted: dict[str, tuple[int, ...]] = {}
