@@ -111,17 +111,9 @@ def memory_bytes() -> int | None:
     return None if math.isinf(limit_gb) else round(limit_gb * 1e9)
 
 
-@dataclass(frozen=True)
-class Prices:
-    """Cost of an hour of a CPU and of a GPU, in the user's money; 0 if it is not counted."""
-
-    cpu_h: float = 0.0
-    gpu_h: float = 0.0
-
-
-def prices() -> Prices:
-    """Prices of an hour: GRADUS_CPU_PRICE and GRADUS_GPU_PRICE, or 0."""
-    return Prices(_number("GRADUS_CPU_PRICE", 0.0), _number("GRADUS_GPU_PRICE", 0.0))
+def prices() -> tuple[float, float]:
+    """Cost of an hour of a CPU and of a GPU, in the user's money: GRADUS_CPU_PRICE and GRADUS_GPU_PRICE, or 0."""
+    return _number("GRADUS_CPU_PRICE", 0.0), _number("GRADUS_GPU_PRICE", 0.0)
 
 
 def check_environment() -> None:

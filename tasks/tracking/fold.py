@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from gradus.tasks.config.settings import Prices
 from gradus.tasks.runs import records
 from gradus.tasks.tracking.metric_table import Mark, is_marked
 from gradus.tasks.tracking.names import has_room, is_on_run, kind_of, run_metric_name, shown_name
@@ -157,10 +156,10 @@ class Fold:
         elif self.started:
             self.seconds += max(0.0, event["time"] - self.started["time"])
 
-    def total_points(self, prices: Prices, time_s: float) -> list[Point]:
-        """Return the totals of a run, and their cost if there are prices; one that is 0 is left out."""
-        used = self.totals
-        cost = (used.get("total/cpu_s", 0.0) * prices.cpu_h + used.get("total/gpu_s", 0.0) * prices.gpu_h) / 3600
+    def total_points(self, prices: tuple[float, float], time_s: float) -> list[Point]:
+        """Return the totals of a run, and their cost if there are prices of an hour; one that is 0 is left out."""
+        used, (cpu_h, gpu_h) = self.totals, prices
+        cost = (used.get("total/cpu_s", 0.0) * cpu_h + used.get("total/gpu_s", 0.0) * gpu_h) / 3600
         known = {name: float(f"{value:.6g}") for name, value in {**used, "total/cost": cost}.items()}
         return [(shown_name(name), value, in_ms(time_s), 0) for name, value in known.items() if value]
 
