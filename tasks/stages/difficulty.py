@@ -6,6 +6,7 @@ the gate; that no score has a verdict or a reward is a failure. If every rollout
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,23 +18,9 @@ from gradus.data.lake.memory_limit import MemoryLimit
 from gradus.data.lake.tally import UNJUDGED, Tally
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.config.settings import memory_bytes
-from gradus.tasks.runs.records import Coverage, Sample
+from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
-
-
-class _Counts(Coverage):
-    """The summary; a mean over problems is null if no problem has the number."""
-
-    rows: int
-    measured: int
-    correct: int
-    hinted: int
-    all_wrong: int
-    all_right: int
-    pass_rate_mean: float | None
-    reward_mean: float | None
-    reward_variance_mean: float | None
 
 
 def run(ctx: StageContext, _config: DifficultyConfig) -> StageResult:
@@ -75,7 +62,8 @@ def _measured(ctx: StageContext) -> tuple[Measurement, list[str]]:
         return measured, tally.rollout_ids(UNJUDGED, NUM_NAMED) if measured.num_unjudged else []
 
 
-def _summary(measured: Measurement, num_problems: int, first_unjudged: Sequence[str]) -> _Counts:
+def _summary(measured: Measurement, num_problems: int, first_unjudged: Sequence[str]) -> dict[str, Any]:
+    """Return the summary; a mean over problems is null if no problem has the number."""
     n, k, grades = measured.n, measured.k, measured.grades
     judged, rewarded = n > 0, grades.n > 0
     return {
