@@ -9,7 +9,6 @@ An empty plan is a failure that names what dropped the problems.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -133,22 +132,19 @@ def pool_of(ctx: StageContext, columns: Sequence[str] | None, prompt: PromptConf
     return candidates(problems, ctx.table("difficulty") if ctx.inputs.get("difficulty") else None)
 
 
-@dataclass
-class _Compared:
-    """The problems that were last compared with evaluated ones, which takes minutes for a million, and the result."""
-
-    refs: tuple[Ref, ...] = ()
-    shared: pa.Array | None = None
+class _Compared(dict[tuple[Ref, ...], pa.Array]):
+    """The result for the problems that were last compared with evaluated ones, which takes minutes for a million."""
 
 
 def _contaminated(ctx: StageContext, problems: pa.Table) -> pa.Array:
     """Return 1 for each problem that shares text with an evaluated one, else 0."""
     last, refs = ctx.warm.of(_Compared), (*ctx.inputs["problems"], *ctx.inputs["evaluated"])
-    if last.shared is None or last.refs != refs:
+    if refs not in last:
         evaluated = texts_of(ctx.table("evaluated", ("question", "messages")))
         shared = contaminated(texts_of(problems), evaluated)
-        last.refs, last.shared = refs, pa.array(shared.astype(np.int64))
-    return last.shared
+        last.clear()
+        last[refs] = pa.array(shared.astype(np.int64))
+    return last[refs]
 
 
 def _columns(config: CurateConfig) -> list[str] | None:

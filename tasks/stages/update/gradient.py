@@ -5,7 +5,6 @@ round: ratios are those of both, so that clips and masks act. The halves of the 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
@@ -38,12 +37,8 @@ from gradus.tasks.stages.update.train_state import Start, loaded
 from gradus.tasks.stages.update.work import Work, deterministic, extreme_samples
 
 
-@dataclass
-class _Known:
+class _Known(dict[tuple[object, ...], Tensor]):
     """Log-probs of held-out rows under a policy, which a worker keeps for the next method."""
-
-    of: tuple[object, ...] = ()
-    logp: Tensor = field(default_factory=lambda: torch.zeros(0))
 
 
 _HELD = ("rollout_id", "group_id", "prompt_tokens", "trained_prompt_tokens", "completion_tokens", "temperature", "use")
@@ -72,17 +67,12 @@ def run(ctx: StageContext, config: GradientConfig) -> StageResult:
         change = None
         if held is not None:
             known, state = ctx.warm.of(_Known), start.train_state
-            of = (
-                ctx.one("policy"),
-                ctx.inputs["held_rollouts"],
-                config.max_held_out,
-                ctx.seed,
-                config.dtype,
-                config.lora,
-            )
-            if known.of != of:
-                known.of, known.logp = of, all_tokens(state.model, held, budget).logp
-            change = moved(state, config, held, known.logp, budget)
+            policy = (ctx.one("policy"), config.dtype, config.lora)
+            of = (*policy, ctx.inputs["held_rollouts"], config.max_held_out, ctx.seed)
+            if of not in known:
+                known.clear()
+                known[of] = all_tokens(state.model, held, budget).logp
+            change = moved(state, config, held, known[of], budget)
     ctx.out.write_file(HALVES_FILE, save(dict(zip(HALVES, found.halves, strict=True))))
     ctx.out.write_table(_table(work, step.rows, found))
     groups = step.rows.by("group").num
