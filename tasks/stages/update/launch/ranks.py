@@ -1,7 +1,7 @@
 """The ranks of an update on one host, which do one job, or one after the other while they stay.
 
-with invited(job, folder, config.launch, run_logs()): ...    # other hosts are invited by a file in the run's folder
-joined(home.runs / "tiny-1", say=print, wait_s=600)          # on another host than the first
+group = begun(job, place)                              # other hosts are invited by a file in the run's folder
+joined(home.runs / "tiny-1", say=print, wait_s=600)    # on another host than the first
 
 There it waits for updates that ask for it, and takes part in them until the run ends.
 """
@@ -12,8 +12,8 @@ import shutil
 import socket
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from gradus.data.files import replace_file
 from gradus.data.records import Json, JsonObject
 from gradus.data.runlock import holder
 from gradus.models.processes.child import Child
-from gradus.tasks.config.learning import LaunchConfig, UpdateConfig
+from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.settings import run_logs, thread_settings
 from gradus.tasks.host.processes import child_environment
 from gradus.tasks.runs.journal import read_events
@@ -69,20 +69,15 @@ class RankJob:
         return UpdateConfig.model_validate(self.config)
 
 
-@contextmanager
-def invited(job: dict[str, Any], folder: Path, launch: LaunchConfig, logs: Path | None) -> Generator[None]:
-    """Name a job to other hosts for a while, if it needs any; `logs` is the folder of the run's logs."""
-    if launch.hosts == 1:
-        yield
-        return
-    if logs is None:
+def _invite(job: RankJob, folder: Path) -> Path | None:
+    """Name a job to other hosts, if it needs any; return the folder of the run that they join."""
+    if job.update_config().launch.hosts == 1:
+        return None
+    if (logs := run_logs()) is None:
         raise UsageError("an update on several hosts needs a run that they can join", hint="start it with a command")
-    path = logs.parent / _FILE
-    replace_file(path, json.dumps({"job": job, "folder": str(folder)}), durable=True)
-    try:
-        yield
-    finally:
-        withdraw(path.parent)
+    invitation = json.dumps({"job": asdict(job), "folder": str(folder)})
+    replace_file(logs.parent / _FILE, invitation, durable=True)
+    return logs.parent
 
 
 def withdraw(run_folder: Path) -> None:
@@ -99,11 +94,14 @@ def invitation(run_folder: Path) -> dict[str, Any] | None:
 
 
 class RankGroup:
-    """Ranks that were started for a job; `first` is the number of the first one on this host."""
+    """Ranks that were started for a job; `first` is the number of the first one on this host.
 
-    def __init__(self, job: RankJob, folder: Path, first: int = 0) -> None:
+    In the folder `invites` of a run other hosts are invited until the group ends.
+    """
+
+    def __init__(self, job: RankJob, folder: Path, first: int = 0, invites: Path | None = None) -> None:
         """Start them; in `folder` the processes of one host meet, and other hosts leave word of what went wrong."""
-        self.id, self.stays, self.folder, self._first = job.id, job.stays, folder, first
+        self.id, self.stays, self.folder, self._first, self._invites = job.id, job.stays, folder, first, invites
         self._config = job.update_config()
         launch = self._config.launch
         self.names = list[str]()
@@ -112,8 +110,6 @@ class RankGroup:
         """True once a rank has begun the last job."""
         self.failures: list[Note] = []
         """Errors of ranks, and ends of them."""
-        self.open_to = ExitStack()
-        """The invitation of other hosts."""
         shared = {
             **thread_settings(launch.processes),
             "WORLD_SIZE": str(launch.num_ranks),
@@ -186,7 +182,8 @@ class RankGroup:
         for rank in self.ranks:
             rank.closed = True
             rank.end()
-        self.open_to.close()
+        if self._invites is not None:
+            withdraw(self._invites)
 
 
 def rank_name(rank: int, num_ranks: int, pid: object) -> str:
@@ -208,11 +205,7 @@ def begun(job: RankJob, place: Path) -> RankGroup:
     shutil.rmtree(place, ignore_errors=True)
     folder = place / job.id
     folder.mkdir(parents=True)
-    with ExitStack() as stack:
-        stack.enter_context(invited(asdict(job), folder, job.update_config().launch, run_logs()))
-        group = RankGroup(job, folder)
-        group.open_to = stack.pop_all()
-        return group
+    return RankGroup(job, folder, invites=_invite(job, folder))
 
 
 def joined(run_folder: Path, say: Callable[[str], None], wait_s: float) -> int:
