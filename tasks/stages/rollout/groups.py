@@ -112,7 +112,7 @@ class Planned:
             messages: tuple[Mapping[str, str], ...] = ()
             if self._side is None:
                 messages = tuple(chat_turns(*asked(row, problem), row["hint_text"], style, row["shown"]))
-            whole = {**row, TRAINED: self._trained.get(group)}
+            whole = {**row, TRAINED: self._trained.get(group), **(begun.of_prompt if begun else {})}
             for sample in range(row["n"]):
                 request = Request(
                     rollout_id=sample_key(digest, f"{row['plan_id'] or row['group_id']}:{sample}"),

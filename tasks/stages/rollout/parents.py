@@ -22,6 +22,7 @@ Row = Mapping[str, Any]
 Span = dict[str, Any]
 
 _SAMPLING = ("temperature", "top_p", "top_k")
+_OF_PROMPT = ("hint_text", "messages", OWN_GOLD)
 _OF_PLAN = ("plan_id", "wave", "call", "recall", "use", "about")
 _OF_THE_ROW = ("rollout_id", "group_id", "sample", "round", *_OF_PLAN)
 """Columns that a row which takes another up again has of its own."""
@@ -36,12 +37,8 @@ class Start:
     logprobs: tuple[float | None, ...]
     spans: tuple[Span, ...]
     """They cover the k tokens."""
-    messages: Sequence[Mapping[str, str]] | None
-    """The parent's prompt, if it is not that of its problem."""
-    own_gold: str | None
-    """The parent's gold answer, if it is not that of its problem."""
-    hint_text: str | None
-    """The hint that the parent was shown."""
+    of_prompt: Mapping[str, Any]
+    """Columns of the parent's prompt: the hint that it was shown, messages and a gold answer if not its problem's."""
 
     def spans_of(self, num_tokens: int) -> list[Span]:
         """The spans of a completion with `num_tokens` of its own behind these."""
@@ -100,9 +97,7 @@ class Parents:
             tokens=(*tokens[:cut], *more),
             logprobs=(*kept, *[None] * len(more)),
             spans=(*_listed(spans), *_listed([_span(cut, cut + len(more), "inserted", trained=False)])),
-            messages=parent["messages"],
-            own_gold=parent[OWN_GOLD],
-            hint_text=parent["hint_text"],
+            of_prompt={name: parent[name] for name in _OF_PROMPT},
         )
 
     def taken_up(self, rows: Sequence[tuple[Row, str]], round_: int) -> pa.Table:

@@ -29,8 +29,8 @@ from gradus.tasks.stages.rollout.groups import TRAINED, Asked, Row, refuse_empty
 from gradus.tasks.stages.rollout.parents import in_order
 
 V = TypeVar("V")
-_CARRIED = ("plan_id", "wave", "call", "role", "use", "about", TRAINED, "parent", "replaces")
-"""Columns that a rollout copies from its plan row."""
+_CARRIED = ("plan_id", "wave", "call", "messages", "role", "use", "about", OWN_GOLD, TRAINED, "parent", "replaces")
+"""Columns that a rollout copies from its plan row, or has of the prompt that it continues."""
 TOO_LONG = "longer than the policy's context"
 _OF_PLAN = ("problem_id", "group_id", "hint_level", "hint_text", "origin")
 _SPARSE = ("plan_id", "wave", "call", "messages", "role", "use", "about", OWN_GOLD, "source", TRAINED)
@@ -71,7 +71,7 @@ def rollouts_table(
         "finish_reason": [d.finish_reason for d in done],
         "error": [hide(whole(remark)) if remark else None for remark in remarks],
         "hint_level": [each.row["hint_level"] for each in asked],
-        "hint_text": [each.start.hint_text if each.start else each.row["hint_text"] for each in asked],
+        "hint_text": [each.row["hint_text"] for each in asked],
         "policy": [whole(policy)] * num_rows,
         "engine": [whole(engine)] * num_rows,
         "temperature": [each.request.temperature for each in asked],
@@ -83,8 +83,6 @@ def rollouts_table(
     table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
     sparse: dict[str, Sequence[object]] = {
         "spans": known(each.start.spans_of(len(d.tokens)) if each.start else None for each, d in rows),
-        "messages": [each.start.messages if each.start else each.row["messages"] for each in asked],
-        OWN_GOLD: [each.start.own_gold if each.start else each.row[OWN_GOLD] for each in asked],
         "origin": [each.row["origin"] or origin for each in asked],
         **{name: [each.row[name] for each in asked] for name in _CARRIED},
     }
