@@ -252,6 +252,11 @@ class UpdateConfig(StepConfig):
         return any(name.startswith("reference.") for name in self.needs)
 
     @property
+    def loads_reference(self) -> bool:
+        """Return whether that reference is another policy, which must be given."""
+        return self.needs_reference and self.reference == "given"
+
+    @property
     def needs_teacher(self) -> bool:
         """Return whether a loss compares the policy with a teacher."""
         return bool(self.needs & {"teacher.logp", "teacher.top", "now.top"})
@@ -275,18 +280,9 @@ class UpdateConfig(StepConfig):
         return self
 
     @model_validator(mode="after")
-    def _is_taught(self) -> "UpdateConfig":
+    def _policies_fit(self) -> "UpdateConfig":
         if self.teachers and not self.needs_teacher:
             raise ValueError(f"teachers: no loss learns from {next(iter(self.teachers))}; take teacher_kl or distil")
-        return self
-
-    @property
-    def loads_reference(self) -> bool:
-        """Return whether that reference is another policy, which must be given."""
-        return self.needs_reference and self.reference == "given"
-
-    @model_validator(mode="after")
-    def _weights_fit(self) -> "UpdateConfig":
         if self.lora is not None and self.saved_dtype == "bfloat16":
             raise ValueError("saved_dtype: the matrices of an adapter are saved in float32, which costs little")
         if self.lora is not None and self.lora.quantize != "none" and self.between_updates == "host":
