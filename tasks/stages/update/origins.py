@@ -72,7 +72,7 @@ def compared_tokens(table: pa.Table) -> Bools | None:
 
 
 def _of_tokens(table: pa.Table, what: str) -> Bools:
-    """`trained`, or whether the source is sampled, of every token; true in rows without spans."""
+    """`trained`, or whether the source is sampled, of every token; true in rows without spans (see `refuse_spans`)."""
     lengths = ints(pc.list_value_length(one_array(table.column("completion_tokens"))))
     offsets, spans = ragged(table.column("spans"))
     start, end = ints(spans.field("start")), ints(spans.field("end"))
@@ -81,11 +81,7 @@ def _of_tokens(table: pa.Table, what: str) -> Bools:
     else:
         value = bools(pc.equal(pc.coalesce(spans.field("source"), _SAMPLED), _SAMPLED))
     found = np.ones(int(lengths.sum()), dtype=np.bool_)
-    row = np.repeat(np.arange(len(lengths)), np.diff(offsets))
-    first = np.concatenate(([0], np.cumsum(lengths)))[row]
-    changed = ~value
-    for begin, stop in zip(first[changed] + start[changed], first[changed] + end[changed], strict=True):
-        found[begin:stop] = False
+    found[np.repeat(np.diff(offsets) > 0, lengths)] = np.repeat(value, end - start)  # spans cover the tokens of a row
     return found
 
 
