@@ -160,7 +160,10 @@ class Planned:
                 found = checked_prompts([rows[at] for at in bare], self._side, self._config.prompt)
                 for at, tokens in zip(bare, found, strict=True):
                     prompts[at] = tokens
-                self._trained |= self._trained_prompts(rows, start)
+                trained = [at for at, (row, _) in enumerate(rows) if row["trained_prompt"]]  # for the bare problem
+                unhelped = [({**rows[at][0], "messages": None, "hint_text": None}, rows[at][1]) for at in trained]
+                found = checked_prompts(unhelped, self._side, self._config.prompt)
+                self._trained |= zip((start + at for at in trained), found, strict=True)
             for at, (row, _) in enumerate(rows):
                 if (begun := self._start(row)) is not None:
                     prompts[at] = (*begun.prompt, *begun.tokens)
@@ -168,14 +171,6 @@ class Planned:
             lengths += map(len, prompts)
             flat = np.concatenate([flat, *(np.array(prompt, np.int32) for prompt in prompts)])
         return np.concatenate(([0], np.cumsum(lengths, dtype=np.int64))), flat
-
-    def _trained_prompts(self, rows: Sequence[tuple[Row, Row]], start: int) -> dict[int, list[int]]:
-        """The prompts of the bare problems, by number, of the rows from `start` on that are trained for them."""
-        assert self._side is not None
-        wanted = [number for number, (row, _) in enumerate(rows) if row["trained_prompt"]]
-        bare = [({**rows[number][0], "messages": None, "hint_text": None}, rows[number][1]) for number in wanted]
-        prompts = checked_prompts(bare, self._side, self._config.prompt) if bare else []
-        return {start + number: prompt for number, prompt in zip(wanted, prompts, strict=True)}
 
     def _rows(self, start: int, stop: int) -> Iterator[tuple[Row, Row]]:
         """Rows of the plan with their problems."""
