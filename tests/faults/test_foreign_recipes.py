@@ -160,7 +160,7 @@ def test_a_reward_sees_the_variables_that_its_settings_name_and_no_file_has_thei
     try:
         execute(Job("score", str(store.root), str(out), inputs, config.model_dump(), seed=0).to_json(), warm, _silent)
     finally:
-        for pool in warm.of(JudgePools).by_reward.values():
+        for pool in warm.of(JudgePools).values():
             pool.close()
     first, second = store.read(out).to_pylist()
     assert first["extracted"].startswith("['JUDGE_API_KEY'] *** sk-ju ['")

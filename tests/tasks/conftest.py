@@ -34,5 +34,5 @@ def warm() -> Iterator[Warm]:
     """What outlives a job in a warm worker; its judges are ended."""
     kept = Warm()
     yield kept
-    for pool in kept.of(JudgePools).by_reward.values():
+    for pool in kept.of(JudgePools).values():
         pool.close()

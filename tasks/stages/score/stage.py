@@ -65,11 +65,8 @@ _NEEDED = frozenset({*READ, "error", OWN_GOLD})
 Row = dict[str, Any]
 
 
-@dataclass
-class JudgePools:
+class JudgePools(dict[str, JudgePool]):
     """The judges that a worker keeps running between two jobs, by reward and time limit."""
-
-    by_reward: dict[str, JudgePool] = field(default_factory=dict[str, JudgePool])
 
 
 @dataclass
@@ -251,7 +248,7 @@ def _spec(reward: RewardConfig, max_chars: int) -> RewardSpec:
 
 def _warm_pools(ctx: StageContext, specs: Sequence[RewardSpec], item_timeout_s: float) -> list[JudgePool]:
     """The pools of these rewards, kept from an earlier job where it had the same; others are closed."""
-    pools = ctx.warm.of(JudgePools).by_reward
+    pools = ctx.warm.of(JudgePools)
     keys = [json.dumps([spec.to_json(), item_timeout_s], sort_keys=True) for spec in specs]
     for stale in set(pools) - set(keys):
         pools.pop(stale).close()

@@ -45,7 +45,7 @@ def score(tmp_path, config):
     try:
         run(StageContext(store, {"rollouts": (rollouts,)}, out, 0, warm, lambda frac, text="": None), config)
     finally:
-        for pool in warm.of(JudgePools).by_reward.values():
+        for pool in warm.of(JudgePools).values():
             pool.close()
     return [r["reward"] for r in out.table("part-00000").to_pylist()]
 

@@ -272,16 +272,16 @@ def test_shards_are_slices_and_the_finished_are_read_back(store, warm):
 def test_pools_stay_warm_and_leave_with_their_rewards(store, warm):
     rollouts = rollouts_of(store, row("a", "#### 3", "3"))
     score(store, warm, NUMERIC, rollouts)
-    (pool,) = warm.of(JudgePools).by_reward.values()
+    (pool,) = warm.of(JudgePools).values()
     pids = pool.pids
     store.discard(OUT)
     score(store, warm, NUMERIC, rollouts)
-    assert list(warm.of(JudgePools).by_reward.values()) == [pool]
+    assert list(warm.of(JudgePools).values()) == [pool]
     assert pool.pids == pids
     store.discard(OUT)
     score(store, warm, ScoreConfig(rewards=(RewardConfig(name="exact"),)), rollouts)
-    assert isinstance(next(iter(warm.of(JudgePools).by_reward.values())), JudgePool)
-    assert pool not in warm.of(JudgePools).by_reward.values()
+    assert isinstance(next(iter(warm.of(JudgePools).values())), JudgePool)
+    assert pool not in warm.of(JudgePools).values()
     assert pool.pids == []
 
 
@@ -293,7 +293,7 @@ def test_there_are_no_more_judges_than_cpus_that_the_stage_may_use(store, warm):
         score(store, warm, NUMERIC, rollouts)
     finally:
         os.sched_setaffinity(0, before)
-    (pool,) = warm.of(JudgePools).by_reward.values()
+    (pool,) = warm.of(JudgePools).values()
     assert len(pool.pids) == 1
 
 
