@@ -295,16 +295,12 @@ def _own(config: RayConfig) -> Generator[ModuleType]:
         with suppress(OSError):  # of another account
             if left_by_the_dead(left):
                 shutil.rmtree(left, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    try:
-        with run_lock(folder):
-            try:
-                _start(ray, folder, config)
-                yield ray
-            finally:
-                ray.shutdown()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True) as name, run_lock(Path(name)):
+        try:
+            _start(ray, Path(name), config)
+            yield ray
+        finally:
+            ray.shutdown()
 
 
 def _start(ray: ModuleType, folder: Path, config: RayConfig) -> None:
