@@ -24,6 +24,7 @@ from gradus.data.arrays import (
     codes,
     floats,
     ints,
+    looked_up,
     nulls,
     one_array,
     pc,
@@ -40,7 +41,6 @@ from gradus.data.records import Figure
 from gradus.tasks.config.score import EvaluateConfig
 from gradus.tasks.runs.records import DomainFigures, Evaluation, EvaluationFigures, Metrics, Sample, Versus
 from gradus.tasks.stages.context import NUM_SAMPLES, StageContext, StageResult
-from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.score.rewards import NUM_NAMED, coverage
 
 _ROLLOUT_COLUMNS = ["rollout_id", "problem_id", "sample", "completion", "completion_tokens", "hint_level", "policy"]
@@ -337,7 +337,5 @@ def _samples(problems: pa.Table, rollouts: pa.Table, scores: pa.Table) -> list[S
     """Completions spread evenly over the set, with the answers read from them."""
     index = pa.array(np.unique(np.linspace(0, rollouts.num_rows - 1, NUM_SAMPLES).astype(np.int64)))
     shown = rollouts.select(["rollout_id", "problem_id", "completion"]).take(index)
-    at = positions(shown.column("problem_id"), problems.column("problem_id"))
-    judged = positions(shown.column("rollout_id"), scores.column("rollout_id"))
-    shown = beside(shown, problems.select(["question"]), at)
-    return beside(shown, scores.select(["extracted", "correct"]), judged).to_pylist()
+    shown = looked_up(shown, "problem_id", problems, ["question"])
+    return looked_up(shown, "rollout_id", scores, ["extracted", "correct"]).to_pylist()

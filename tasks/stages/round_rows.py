@@ -9,7 +9,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from gradus.components.chosen import HINT_TEXTS
-from gradus.data.arrays import Ints, codes, ints, nulls, one_array, pc, positions, take_or_null
+from gradus.data.arrays import Ints, codes, ints, looked_up, nulls, one_array, pc, positions, take_or_null
 from gradus.data.curation.by_use import of_use, other_uses, seen_by
 from gradus.data.curation.continued import replaced_parents
 from gradus.data.curation.plan import hint_texts
@@ -103,12 +103,11 @@ def stored_rows(ctx: StageContext, max_age: int) -> RoundRows:
         numbers = {name: pa.array([], pa.int64()) for name in ("age", GROUP, "reward", "correct")}
         return RoundRows(pa.table({**empty, **numbers}))
     table = ctx.table("stored_rollouts", _STORED)
-    scores = ctx.table("stored_scores", ("rollout_id", "reward", "correct"))
     known = lineage(ctx.store, ctx.one("sampler"), max_age)
     ages = pa.array(list(known.values()), pa.int64())
     age = take_or_null(ages, positions(table.column("policy"), pa.array(list(known))))
-    table = beside(table, scores, positions(table.column("rollout_id"), scores.column("rollout_id")))
-    table = table.append_column("age", age)
+    scores = ctx.table("stored_scores", ("rollout_id", "reward", "correct"))
+    table = looked_up(table, "rollout_id", scores, ("reward", "correct")).append_column("age", age)
     own = nulls(ROLLOUTS.column(table, "recall")) & ~replaced_parents(table)
     table = table.filter(pa.array(own & ~nulls(age) & ~nulls(table.column("reward"))))
     group, _ = codes(pc.coalesce(table.column("group_id"), table.column("problem_id")))

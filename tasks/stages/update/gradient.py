@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from gradus.data.arrays import floats, nulls, pc, positions
+from gradus.data.arrays import floats, looked_up, nulls, pc
 from gradus.data.curation.by_use import of_use
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import BadInputError
@@ -30,7 +30,6 @@ from gradus.models.training.update import Step, counted_rows
 from gradus.tasks.artifacts.weights import loaded_policy, oom_as_stage_error
 from gradus.tasks.config.learning import SCORE_COLUMNS, GradientConfig
 from gradus.tasks.stages.context import StageContext, StageResult
-from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.update.roles import role_columns
 from gradus.tasks.stages.update.rows import prompts_of, refuse_unknown_tokens, tokens_of
 from gradus.tasks.stages.update.train_state import Start, loaded
@@ -99,9 +98,7 @@ def _held_out(ctx: StageContext, config: GradientConfig) -> Rows | None:
     if not ctx.inputs.get("held_rollouts"):
         return None
     table = of_use(ctx.table("held_rollouts", _HELD), LEARN)
-    scores = ctx.table("held_scores", SCORE_COLUMNS)
-    at = positions(table.column("rollout_id"), scores.column("rollout_id"))
-    table = beside(table, scores, at)
+    table = looked_up(table, "rollout_id", ctx.table("held_scores", SCORE_COLUMNS), ("reward", "correct"))
     unknown = nulls(table.column("reward")) | nulls(table.column("completion_tokens"))
     table = table.filter(pa.array(~unknown))
     if not table.num_rows:

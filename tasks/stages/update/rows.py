@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from gradus.components.rows import Marks
-from gradus.data.arrays import Bools, Ints, codes, floats, ints, nulls, one_array, pc, positions, ragged
+from gradus.data.arrays import Bools, Ints, codes, floats, ints, looked_up, nulls, one_array, pc, positions, ragged
 from gradus.data.curation.batch import CONTINUED, CREDIT, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
@@ -167,8 +167,8 @@ def _with_batch(ctx: StageContext, config: UpdateConfig, rollouts: pa.Table, sco
     if (at < 0).any():
         row = rollouts.column("rollout_id")[int(np.argmax(at < 0))].as_py()
         raise BadInputError(f"rollout {row} is not in the batch", hint="give the batch that was made of these rollouts")
-    judged = positions(rollouts.column("rollout_id"), scores.column("rollout_id"))
-    return beside(beside(rollouts.drop_columns(["group_id"]), scores.select(["correct"]), judged), batch, at)
+    judged = looked_up(rollouts.drop_columns(["group_id"]), "rollout_id", scores, ["correct"])
+    return beside(judged, batch, at)
 
 
 def _left_out(table: pa.Table) -> dict[str, int]:
