@@ -22,13 +22,12 @@ from gradus.data.curation.overlap import contaminated, texts_of
 from gradus.data.curation.plan import given_rows, hinted, plan_rows, wave_rows, with_hints
 from gradus.data.curation.results import DECIMALS, Draw, Selection, apply_filters, rank
 from gradus.data.errors import GateError
-from gradus.data.lake.schema import PROBLEMS
 from gradus.data.lake.store import Ref
 from gradus.data.seeds import derive_seed
 from gradus.models.templates import PromptConfig
 from gradus.tasks.artifacts.policies import prompt_lengths
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
-from gradus.tasks.config.rounds import of_problem
+from gradus.tasks.config.rounds import round_columns
 from gradus.tasks.identity.loading import load
 from gradus.tasks.runs.records import Sample
 from gradus.tasks.stages.context import StageContext, StageResult
@@ -147,14 +146,10 @@ def _contaminated(ctx: StageContext, problems: pa.Table) -> pa.Array:
     return last[refs]
 
 
-def _columns(config: CurateConfig) -> list[str] | None:
+def _columns(config: CurateConfig) -> Sequence[str] | None:
     """Return the columns of problems that the components read; None for all of them."""
-    named = {"problem_id", "question", "messages", *(of_problem(key) for by in config.tracked.values() for key in by)}
-    for chosen in chosen_in(config):
-        if chosen.needs is None:
-            return None
-        named |= set(map(of_problem, chosen.needs))
-    return [column.name for column in PROBLEMS.columns if column.name in named]
+    needs = [chosen.needs for chosen in chosen_in(config)]
+    return None if None in needs else round_columns((), needs, tracked=config.tracked)["problems"]
 
 
 def _reading(chosen: Chosen) -> Callable[..., Any]:
