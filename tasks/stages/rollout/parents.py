@@ -110,11 +110,8 @@ class Parents:
             "round": [round_] * len(rows),
             **{name: [row[name] for row, _ in rows] for name in _OF_PLAN},
         }
-        columns = {name: pa.array(values, ROLLOUTS.type_of(name)) for name, values in own.items()}
         kept = [name for name in self.rows.column_names if name not in (*_OF_THE_ROW, "parent", "replaces")]
-        columns |= {name: take_or_null(self.rows.column(name), at) for name in kept}
-        usual, num = ROLLOUTS.arrow.names, len(rows)
-        return in_order(pa.table({n: each for n, each in columns.items() if n in usual or each.null_count < num}))
+        return rollouts_of({**own, **{name: take_or_null(self.rows.column(name), at) for name in kept}}, len(rows))
 
     def _tokenised(self, row: Row) -> tuple[int, ...]:
         """The tokens of the text that a plan row inserts."""
@@ -172,6 +169,13 @@ def parents_of(ctx: StageContext, plan: pa.Table, side: PromptSide | None) -> Pa
     refs = ctx.inputs.get("parents", ()) if len(wanted) else ()
     found = [ctx.store.rows_with(ref, "rollout_id", wanted, _COLUMNS) for ref in refs]
     return Parents(pa.concat_tables([none, *found], promote_options="default"), plan, side)
+
+
+def rollouts_of(columns: Mapping[str, Sequence[object] | pa.Array], num_rows: int) -> pa.Table:
+    """Return rollouts with these columns (N,) in the order of the schema; others are null, or not there if sparse."""
+    found = {name: pa.array(columns.get(name, [None] * num_rows), ROLLOUTS.type_of(name)) for name in ROLLOUTS.names}
+    usual = ROLLOUTS.arrow.names
+    return pa.table({name: each for name, each in found.items() if name in usual or each.null_count < num_rows})
 
 
 def in_order(table: pa.Table) -> pa.Table:

@@ -26,14 +26,17 @@ from gradus.models.templates import PromptConfig
 from gradus.models.training.warmstart import Example, example_of
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.stages.rollout.groups import TRAINED, Asked, Row, refuse_empty, tokenised_prompts, with_problems
-from gradus.tasks.stages.rollout.parents import in_order
+from gradus.tasks.stages.rollout.parents import rollouts_of
 
 V = TypeVar("V")
 _CARRIED = ("plan_id", "wave", "call", "messages", "role", "use", "about", OWN_GOLD, TRAINED, "parent", "replaces")
 """Columns that a rollout copies from its plan row, or has of the prompt that it continues."""
 TOO_LONG = "longer than the policy's context"
-_OF_PLAN = ("problem_id", "group_id", "hint_level", "hint_text", "origin")
-_SPARSE = ("plan_id", "wave", "call", "messages", "role", "use", "about", OWN_GOLD, "source", TRAINED)
+_OF_PLAN = (
+    *("problem_id", "group_id", "hint_level", "hint_text", "origin", "messages", OWN_GOLD, "source", TRAINED),
+    *("plan_id", "wave", "call", "role", "use", "about"),
+)
+"""Columns that a given text has of its plan row."""
 
 
 def rollouts_table(
@@ -78,18 +81,11 @@ def rollouts_table(
         "top_p": [each.request.top_p for each in asked],
         "top_k": [each.request.top_k for each in asked],
         "seed": [each.request.seed for each in asked],
-    }
-    schema = ROLLOUTS.restricted(columns).arrow  # one model sampled every token: no spans
-    table = pa.table([pa.array(columns[field.name], field.type) for field in schema], schema=schema)
-    sparse: dict[str, Sequence[object]] = {
         "spans": known(each.start.spans_of(len(d.tokens)) if each.start else None for each, d in rows),
         "origin": [each.row["origin"] or origin for each in asked],
         **{name: [each.row[name] for each in asked] for name in _CARRIED},
     }
-    for name, values in sparse.items():
-        if any(value is not None for value in values):
-            table = table.append_column(name, pa.array(values, ROLLOUTS.type_of(name)))
-    return in_order(table)
+    return rollouts_of(columns, num_rows)
 
 
 def _texts(rows: Sequence[tuple[Asked, Finished]], tokenizer: PreTrainedTokenizerBase | None) -> list[str | None]:
@@ -143,12 +139,9 @@ class Given:
             "prompt_tokens": [each.prompt for each in found],
             "completion_tokens": [each.completion for each in found],
             "finish_reason": ["stop"] * len(rows),
-            **{name: [row[name] for row, _ in rows] for name in (*_OF_PLAN, *_SPARSE)},
+            **{name: [row[name] for row, _ in rows] for name in _OF_PLAN},
         }
-        sparse = [name for name in _SPARSE if any(value is not None for value in made[name])]
-        names = dict.fromkeys((*ROLLOUTS.arrow.names, *sparse))
-        columns = {name: pa.array(made.get(name, [None] * len(rows)), ROLLOUTS.type_of(name)) for name in names}
-        return in_order(pa.table(columns))
+        return rollouts_of(made, len(rows))
 
 
 def given_texts(plan: pa.Table, problems: pa.Table, side: PromptSide | None, style: PromptConfig) -> Given:
