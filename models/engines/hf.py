@@ -32,7 +32,8 @@ PREFILL_TOKENS = 32_768
 PROBE_TOKENS = 48
 BOUNDS = {"float32": 1e-3, "bfloat16": 0.05, "float16": 0.05}
 """Largest mean absolute difference, nats a token, that rounding in this number format explains."""
-Logprobs = Callable[[Sequence[Sequence[int]], Sequence[Sequence[int]]], list[list[float]]]
+Logprobs = Callable[[Sequence[int], Sequence[int]], list[float]]
+"""Function of a prompt and a completion: log-probs of the completion's tokens, at temperature 1."""
 
 
 class HfEngine:
@@ -97,15 +98,12 @@ class HfEngine:
         return [part for part in (left[half:], left[:half]) if part]
 
     @torch.inference_mode()
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
-        found: list[list[float]] = []
-        for prompt, completion in zip(prompts, completions, strict=True):
-            ids = torch.tensor([[*prompt, *completion]], device=self.policy.model.device)
-            logits = self.policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
-            chosen = torch.log_softmax(logits, -1).gather(-1, ids[0, len(prompt) :, None])
-            found.append(chosen[:, 0].cpu().tolist())
-        return found
+    def logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompt."""
+        ids = torch.tensor([[*prompt, *completion]], device=self.policy.model.device)
+        logits = self.policy.model(input_ids=ids).logits[0, len(prompt) - 1 : -1].float()
+        chosen = torch.log_softmax(logits, -1).gather(-1, ids[0, len(prompt) :, None])
+        return chosen[:, 0].cpu().tolist()
 
     def close(self) -> None:
         """Nothing is held: the policy is its owner's."""
@@ -281,7 +279,7 @@ def hold_probe(policy: Policy, logprobs: Logprobs, bound: float) -> float:
     """
     length = min(PROBE_TOKENS, policy.prompt_side.context_tokens - 1)
     text = [number * 7919 % len(policy.tokenizer) for number in range(length)]
-    given, expected = (ask([text[:1]], [text[1:]])[0] for ask in (logprobs, HfEngine(policy).logprobs))
+    given, expected = (ask(text[:1], text[1:]) for ask in (logprobs, HfEngine(policy).logprobs))
     off = sum(abs(a - b) for a, b in zip(expected, given, strict=True)) / len(expected)
     if not off <= bound:
         raise ValueError(f"its log-probs of a probe text are {off:.4f} nats a token from the policy's")

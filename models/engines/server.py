@@ -95,9 +95,15 @@ class ServerEngine:
         finally:
             executor.shutdown(wait=False, cancel_futures=True)
 
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs (nats, temperature 1) of given completion tokens after their prompts, as vLLM gives them."""
-        return [self._given(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
+    def logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompt, as vLLM gives them."""
+        asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
+        choice = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}).choices[0])
+        given: list[Any] | None = getattr(choice, "prompt_logprobs", None)
+        if given is None:
+            raise EngineError(f"{self._settings.url} gives no log-probs of a prompt", "use vLLM's server")
+        tail = zip(completion, given[-len(completion) :], strict=True)
+        return self._ask(lambda: [float(position[str(token)]["logprob"]) for token, position in tail])
 
     def close(self) -> None:
         """Close the connections."""
@@ -158,15 +164,6 @@ class ServerEngine:
     def _sampling(self, request: Request) -> dict[str, Any]:
         drawn = {"temperature": request.temperature, "top_p": request.top_p, "seed": request.seed}
         return {"model": self._model, "max_tokens": request.max_tokens, **drawn}
-
-    def _given(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
-        asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
-        choice = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}).choices[0])
-        given: list[Any] | None = getattr(choice, "prompt_logprobs", None)
-        if given is None:
-            raise EngineError(f"{self._settings.url} gives no log-probs of a prompt", "use vLLM's server")
-        tail = zip(completion, given[-len(completion) :], strict=True)
-        return self._ask(lambda: [float(position[str(token)]["logprob"]) for token, position in tail])
 
     def _prove(self, folder: Path) -> None:
         try:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from gradus.models.adapters import Adapter, read_adapter
-from gradus.models.engines.base import EngineError, Finished, FinishReason, OnTokens, Request
+from gradus.models.engines.base import EngineError, Finished, OnTokens, Request
 from gradus.models.engines.hf import BOUNDS, hold_probe
 from gradus.models.engines.settings import VllmConfig
 from gradus.models.engines.vllm_core import AGAIN, Cores, can_sleep, plain_errors, vllm
@@ -131,30 +131,20 @@ class VllmEngine:
             if places and self._running is not None:
                 self._running.each("abort_request", list(places), internal=False)
 
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        """Log-probs (nats, temperature 1) of given completion tokens after their prompts."""
-        rows = list(zip(prompts, completions, strict=True))
-        # Started with adapters, vLLM 0.32 ends its core where several prompts ask for log-probs in one batch.
-        together = 1 if self._awake().max_rank else max(1, len(rows))
-        parts = [rows[start : start + together] for start in range(0, len(rows), together)]
-        return [found for part in parts for found in self._logprobs(part)]
+    def logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompt.
 
-    def _logprobs(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]]) -> list[list[float]]:
+        Of one alone: started with adapters, vLLM 0.32 ends its core where several prompts ask for them in one batch.
+        """
         params = vllm("sampling_params").SamplingParams(
             temperature=1.0, max_tokens=1, prompt_logprobs=0, flat_logprobs=True, detokenize=False
         )
-        places: dict[str, int] = {}
-        found: dict[int, list[float]] = {}
-        for index, (prompt, completion) in enumerate(rows):
-            refused = self._add(index, (*prompt, *completion), params, places)
-            if refused:
-                raise EngineError(f"vLLM refused a row: {refused}", "give rows that fit the policy's context")
-        while places:
+        if refused := self._add(0, (*prompt, *completion), params, {}):
+            raise EngineError(f"vLLM refused a row: {refused}", "give rows that fit the policy's context")
+        while True:
             for output in self._step():
                 if output.finished:
-                    index = places.pop(output.request_id)
-                    found[index] = list(output.prompt_logprobs.logprobs[-len(rows[index][1]) :])
-        return [found[index] for index in range(len(found))]
+                    return list(output.prompt_logprobs.logprobs[-len(completion) :])
 
     def close(self) -> None:
         """End the engine cores; what is left of them ends with this process."""
@@ -255,11 +245,10 @@ def _hold_adapter(running: Cores, adapter: Adapter, dtype: torch.dtype) -> None:
 
 
 def _finished(index: int, output: Any) -> Finished:
-    reason: FinishReason = "length" if output.finish_reason == "length" else "stop"
     if output.finish_reason not in ("stop", "length"):
         return Finished(index, (), (), "error", f"vLLM ended it: {output.finish_reason}")
     tokens = list(output.token_ids)  # without those that the core sampled behind a stop string
-    return Finished(index, tokens, list(output.logprobs.logprobs)[: len(tokens)], reason)
+    return Finished(index, tokens, list(output.logprobs.logprobs)[: len(tokens)], output.finish_reason)
 
 
 def _version() -> str:

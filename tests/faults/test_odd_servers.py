@@ -93,5 +93,5 @@ def test_an_address_that_answers_something_else_is_said_so(server: Server, tmp_p
     engine = ServerEngine(ServerConfig(url=server.url.removesuffix("/v1"), model="m", retries=0))
     server.answer = lambda _path, _body: (200, "<html>")
     with pytest.raises(Exception, match="does not answer as OpenAI's API does") as refused:
-        engine.logprobs([(5,)], [(6,)])
+        engine.logprobs((5,), (6,))
     assert "server.url" in refused.value.hint  # type: ignore[attr-defined]

@@ -128,7 +128,7 @@ def test_the_embedded_engine_samples_there_what_it_samples_here(there: torch.dev
         assert replace(moved, logprobs=[]) == replace(stayed, logprobs=[])
         assert moved.logprobs == close(stayed.logprobs)
     assert len({len(finished.tokens) for finished in here}) > 2  # rows have left the batch
-    assert engine.logprobs([[9, 12]], [[5, 6]])[0] == close(HfEngine(policy()).logprobs([[9, 12]], [[5, 6]])[0])
+    assert engine.logprobs([9, 12], [5, 6]) == close(HfEngine(policy()).logprobs([9, 12], [5, 6]))
     assert not engine.reproducible
 
 

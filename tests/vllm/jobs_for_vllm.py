@@ -60,7 +60,8 @@ def _done(engine: VllmEngine, job: dict[str, Any]) -> dict[str, Any]:
             asked = [Request(str(i), (9, 12, 5), i, 60) for i in range(8)]
             next(iter(engine.generate(asked)))
         case "logprobs":
-            return {"logprobs": engine.logprobs(job["prompts"], job["completions"])}
+            rows = zip(job["prompts"], job["completions"], strict=True)
+            return {"logprobs": [engine.logprobs(*row) for row in rows]}
         case "kill_core":
             return {"killed": [kill(child) for child in psutil.Process().children(recursive=True) if is_core(child)]}
         case "cores":

@@ -51,7 +51,7 @@ def test_greedy_tokens_and_the_log_probs_of_given_tokens_are_those_of_transforme
     assert [row[0] for row in answer["rows"]] == [expected[i] for i in range(len(PROMPTS))]
     completions = [row[0] for row in answer["rows"]]
     given = engine("logprobs", prompts=PROMPTS, completions=completions)["logprobs"]
-    for ours, theirs in zip(HfEngine(loaded).logprobs(PROMPTS, completions), given, strict=True):
+    for ours, theirs in zip(map(HfEngine(loaded).logprobs, PROMPTS, completions), given, strict=True):
         assert ours == pytest.approx(theirs, abs=BOUND)
     # A piece of what the first said, and a phrase of one token that goes on behind the stop string.
     said = loaded.tokenizer.decode(completions[0], skip_special_tokens=True)
@@ -133,7 +133,7 @@ def test_adapters_change_beside_a_base_that_stays(
         answer = engine("generate", requests=asked(temperature=0.0))
         assert [row[0] for row in answer["rows"]] == completions
         given = engine("logprobs", prompts=PROMPTS[:3], completions=completions[:3])["logprobs"]
-        for ours, theirs in zip(HfEngine(policy).logprobs(PROMPTS[:3], completions[:3]), given, strict=True):
+        for ours, theirs in zip(map(HfEngine(policy).logprobs, PROMPTS[:3], completions[:3]), given, strict=True):
             assert ours == pytest.approx(theirs, abs=BOUND)
         sampled = engine("generate", requests=asked(temperature=0.7))["rows"]
         for request, (tokens, logprobs, _, _) in zip(requests(temperature=0.7), sampled, strict=True):

@@ -45,9 +45,6 @@ class Engine:
     def load(self, folder: Path) -> None:
         del folder
 
-    def logprobs(self, prompts: Sequence[Sequence[int]], completions: Sequence[Sequence[int]]) -> list[list[float]]:
-        raise NotImplementedError
-
     def close(self) -> None:
         """Nothing is held."""
 
