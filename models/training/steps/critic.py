@@ -17,7 +17,7 @@ from gradus.models.objectives.rows import Rows
 from gradus.models.training.packed.forward import Form, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack
 from gradus.models.training.parallel import clip_gradients, shard, shard_module
-from gradus.models.training.passes import Budget, OnRows, Turn, longest, turns, unobserved
+from gradus.models.training.passes import Budget, OnRows, longest, turns, unobserved
 from gradus.models.training.settings import CriticConfig
 
 
@@ -79,10 +79,19 @@ class Critic(torch.nn.Module):
         """One optimiser step towards the TD(lambda) targets of a step's rows; return its metrics."""
         before = rows["critic.value"]
         targets = gae_advantages(rows, gamma=self.settings.gamma, lam=self.settings.lam).float() + before
+        num_counted = max(1, int(rows.mask.sum()))
 
         def work(num_tokens: int) -> float:
-            parts = turns(budget.ranks, rows, torch.arange(rows.num_rows), form, num_tokens)
-            total = self._gradient(rows, targets, form, parts, on_rows)
+            """Accumulate the gradient of the mean loss over the step's counted tokens; return that mean."""
+            self.optimizer.zero_grad(set_to_none=True)
+            total = 0.0
+            for turn in turns(budget.ranks, rows, torch.arange(rows.num_rows), form, num_tokens):
+                at = rows.places(turn.pack.rows)
+                token = value_loss(self.values_of(turn.pack, form), before[at], targets[at], clip=self.settings.clip)
+                loss = torch.where(rows.mask[at] & turn.counts, token, 0.0).sum() / num_counted
+                loss.backward()
+                total += float(loss.detach())
+                on_rows(turn.num_rows)
             return float(budget.ranks.summed(torch.tensor(total, dtype=torch.float64)))
 
         loss = budget.run(work, longest(rows))
@@ -93,19 +102,6 @@ class Critic(torch.nn.Module):
         self.optimizer.zero_grad(set_to_none=True)
         explained = _explained_variance(targets[rows.mask], before[rows.mask])
         return {"critic/loss": loss, "critic/grad_norm": norm, "critic/explained_variance": explained}
-
-    def _gradient(self, rows: Rows, targets: Tensor, form: Form, parts: list[Turn], on_rows: OnRows) -> float:
-        """Accumulate the gradient of the mean loss over the step's counted tokens; return this rank's part of it."""
-        self.optimizer.zero_grad(set_to_none=True)
-        total, num_counted, before = 0.0, max(1, int(rows.mask.sum())), rows["critic.value"]
-        for turn in parts:
-            at = rows.places(turn.pack.rows)
-            token = value_loss(self.values_of(turn.pack, form), before[at], targets[at], clip=self.settings.clip)
-            loss = torch.where(rows.mask[at] & turn.counts, token, 0.0).sum() / num_counted
-            loss.backward()
-            total += float(loss.detach())
-            on_rows(turn.num_rows)
-        return total
 
 
 def value_loss(values: Tensor, before: Tensor, targets: Tensor, *, clip: float) -> Tensor:
