@@ -32,10 +32,15 @@ class UnsupportedAttentionError(RuntimeError):
     """An attention that is more than a softmax over all earlier tokens."""
 
 
-class Bucket:
-    """Sequences of like lengths, padded on the right: those of places starts .. starts + lengths, both (B,)."""
+Spans = tuple[Tensor, Tensor]
+"""Starts of sequences and their lengths, both (S,)."""
 
-    def __init__(self, starts: Tensor, lengths: Tensor) -> None:
+
+class Bucket:
+    """B of S sequences, of like lengths, padded on the right: those of `rows` (B,)."""
+
+    def __init__(self, spans: Spans, rows: Tensor) -> None:
+        starts, lengths = (each[rows] for each in spans)
         at = torch.arange(int(lengths.max()))[None, :]
         self.real = at < lengths[:, None]
         """(B, L) bool: not padding."""
@@ -45,13 +50,6 @@ class Bucket:
         """(n,) int64: the places of the real ones alone, row by row."""
         self.slots = self.real.flatten().nonzero()[:, 0]
         """(n,) int64: where these are in the flat (B * L,)."""
-
-    @property
-    def key_mask(self) -> Tensor | None:
-        """(B, 1, 1, L) float32, -inf at padding; None without padding."""
-        if bool(self.real.all()):
-            return None
-        return torch.zeros(self.real.shape).masked_fill(~self.real, -torch.inf)[:, None, None, :]
 
     def of_tokens(self, values: Tensor) -> Tensor:
         """Values (T, H, D) or (T, H) of its tokens as (B, H, L, D) or (B, H, L)."""
@@ -63,14 +61,6 @@ class Bucket:
         return values.transpose(1, 2).flatten(0, 1).index_select(0, self.slots)
 
 
-Spans = tuple[Tensor, Tensor]
-"""Starts of sequences and their lengths, both (B,)."""
-
-
-def _bucket(spans: Spans, rows: Tensor) -> Bucket:
-    return Bucket(spans[0][rows], spans[1][rows])
-
-
 class Blocks:
     """Attention mask by blocks of tokens: of causal sequences, and of queries with the prefix of each.
 
@@ -78,10 +68,10 @@ class Blocks:
     """
 
     def __init__(self, sequences: Spans, prefixes: Sequence[tuple[Spans, Spans]]) -> None:
-        self.causal = [_bucket(sequences, rows) for rows in like_lengths(sequences[1])]
+        self.causal = [Bucket(sequences, rows) for rows in like_lengths(sequences[1])]
         """Sequences within which a token attends to itself and to those before it; every token is in one."""
         self.shared = [
-            (_bucket(queries, alike[rows]), _bucket(keys, alike[rows]))
+            (Bucket(queries, alike[rows]), Bucket(keys, alike[rows]))
             for queries, keys in prefixes
             for alike in like_lengths(keys[1])
             for rows in like_lengths(queries[1][alike])
@@ -167,8 +157,10 @@ def _backward(given: tuple[Tensor, ...], scale: float, prefix: Bucket | None) ->
 
 
 def _mask(prefix: Bucket | None, q: Tensor) -> Tensor | None:
-    mask = None if prefix is None else prefix.key_mask
-    return None if mask is None else mask.to(q.dtype)
+    """(B, 1, 1, L), -inf at the padding of a prefix; None without padding."""
+    if prefix is None or bool(prefix.real.all()):
+        return None
+    return torch.zeros(prefix.real.shape, dtype=q.dtype).masked_fill(~prefix.real, -torch.inf)[:, None, None, :]
 
 
 def _join(out: Tensor, lse: Tensor, queries: Bucket, found: Tensor, scores: Tensor) -> None:
