@@ -44,14 +44,9 @@ def with_hidden_states(model: PreTrainedModel, pack: Pack, form: Form, head: Cal
     What it returns has to be tensors, or tuples of them: a hook of FSDP2 puts its own on those with a gradient.
     """
     decode = _packed if form == "packed" else _padded
-    return _called(model, lambda: head(decode(model, pack)))
-
-
-def _called(model: PreTrainedModel, forward: Callable[[], T]) -> T:
-    """Call the model with another forward."""
     own = vars(model)
     before = own.get("forward")
-    own["forward"] = forward
+    own["forward"] = lambda: head(decode(model, pack))
     try:
         return model()
     finally:
