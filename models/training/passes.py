@@ -6,6 +6,8 @@ forward passes: a rank with fewer packs repeats the smallest and discards the re
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import chain, zip_longest
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -21,6 +23,7 @@ from gradus.models.training.parallel import ALONE, Ranks
 
 _ROOM = 1.05
 """Factor by which the packs' size is raised until they are few enough: packs of exactly equal size are rare."""
+_size = attrgetter("num_tokens")
 R = TypeVar("R")
 OnRows = Callable[[int], None]
 """Is called with the number of rows that went through a model."""
@@ -128,12 +131,11 @@ def turns(ranks: Ranks, rows: Rows, chosen: Tensor, form: Form, budget_tokens: i
     if ranks.num_ranks == 1 or not packs:
         return [Turn(pack, True, len(pack.rows)) for pack in packs]
     shares = _shares(_levelled(packs, ranks.num_ranks, rows, chosen, form, budget_tokens), ranks.num_ranks)
-    smallest = min((pack for share in shares for pack in share), key=_size)
+    smallest = min(chain(*shares), key=_size)
     found: list[Turn] = []
-    for number in range(max(map(len, shares))):
-        own = shares[ranks.rank][number : number + 1]
-        num_rows = sum(len(pack.rows) for share in shares for pack in share[number : number + 1])
-        found.append(Turn(own[0] if own else smallest, bool(own), num_rows))
+    for together in zip_longest(*shares):
+        own, num_rows = together[ranks.rank], sum(len(pack.rows) for pack in together if pack is not None)
+        found.append(Turn(smallest if own is None else own, own is not None, num_rows))
     return found
 
 
@@ -159,7 +161,3 @@ def _shares(packs: list[Pack], num_ranks: int) -> list[list[Pack]]:
     for pack in sorted(packs, key=_size, reverse=True):
         min(shares, key=lambda share: (len(share), sum(map(_size, share)))).append(pack)
     return shares
-
-
-def _size(pack: Pack) -> int:
-    return pack.num_tokens
