@@ -89,16 +89,13 @@ class TrainState:
 
     def write_back(self) -> None:
         """Set the model's weights to the masters, rounded to its number format."""
-        with torch.no_grad():
-            for name, parameter in trained_parameters(self.model).items():
-                if parameter is not self.masters[name]:
-                    parameter.copy_(self.masters[name])
+        _set(trained_parameters(self.model), self.masters)
 
 
 def _set(parameters: Mapping[str, Parameter], weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
-            parameter.copy_(weights[name])
+            parameter.copy_(weights[name])  # of itself: nothing
 
 
 def _masters(model: PreTrainedModel, weights: Mapping[str, Tensor] | None) -> dict[str, Parameter]:
