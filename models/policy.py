@@ -178,9 +178,19 @@ def _context_tokens(config: PretrainedConfig) -> int:
 
 
 def _opened(folder: Path, *, heads: bool = False) -> tuple[Path, PreTrainedTokenizerBase]:
-    """Return the folder of the weights, and the tokenizer."""
+    """Return the folder of the weights, and the tokenizer; PolicyError unless files and head are those of a policy."""
     base = base_of(folder)
-    _refuse_unloadable(base)
+    if not base.is_dir():
+        raise PolicyError(f"{base} is not a folder: download a policy first, then name the folder it lies in")
+    if not (base / CONFIG).is_file():
+        raise PolicyError(f"{base} has no config.json: it is not a policy")
+    try:
+        config = read_object(base / CONFIG)
+        refuse_broken(base)
+    except FileError as error:
+        raise PolicyError(f"the policy cannot be loaded: {error}") from None
+    if "auto_map" in config:
+        raise PolicyError(f"{base} brings its own code, which is never run")
     if fault := head_fault(base, scalar=heads and num_scores(base) > 0):
         raise PolicyError(f"{base} {fault}")
     return base, load_tokenizer(folder)
@@ -196,21 +206,6 @@ def load_tokenizer(folder: Path) -> PreTrainedTokenizerBase:
     if is_plain(tokenizer.chat_template):
         tokenizer.chat_template = None
     return tokenizer
-
-
-def _refuse_unloadable(folder: Path) -> None:
-    if not folder.is_dir():
-        raise PolicyError(f"{folder} is not a folder: download a policy first, then name the folder it lies in")
-    config_path = folder / CONFIG
-    if not config_path.is_file():
-        raise PolicyError(f"{folder} has no config.json: it is not a policy")
-    try:
-        config = read_object(config_path)
-        refuse_broken(folder)
-    except FileError as error:
-        raise PolicyError(f"the policy cannot be loaded: {error}") from None
-    if "auto_map" in config:
-        raise PolicyError(f"{folder} brings its own code, which is never run")
 
 
 def _loaded(folder: Path, what: str, load: Callable[..., Any], **options: Any) -> Any:
