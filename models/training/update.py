@@ -33,7 +33,7 @@ from gradus.models.training.recomputation import recomputed
 from gradus.models.training.settings import StepConfig, learning_rate
 from gradus.models.training.state import TrainState
 from gradus.models.training.steps.critic import Critic, UpdateError
-from gradus.models.training.steps.pack_loss import pack_loss
+from gradus.models.training.steps.pack_loss import loss_of, measured
 
 Metrics = dict[str, float]
 
@@ -171,8 +171,10 @@ class Step:
         found, model = torch.zeros(2, len(self.rows.row)), self.train_state.model
         self.train_state.zero_grad()
         for turn, zero_gradient in self._turns(prepared, num_tokens):
+            rows = prepared.select(turn.pack.rows)
             with torch.set_grad_enabled(not zero_gradient):
-                part, logp, weight, metrics = pack_loss(model, self.objective, prepared, turn.pack, self.form)
+                seen = measured(model, self.objective, rows, turn.pack, self.form)
+                part, logp, weight, metrics = loss_of(self.objective, rows, seen)
             if not zero_gradient:
                 (part if turn.counts else 0.0 * part).backward()
             self.on_rows(turn.num_rows)
@@ -205,7 +207,7 @@ class Step:
         return lr
 
     def prepared(self, num_tokens: int) -> tuple[Rows, dict[str, Tensor]]:
-        """The rows with all that the terms need (see `pack_loss`), and metrics of their tokens."""
+        """The rows with all that the terms need (see `loss_of`), and metrics of their tokens."""
         metrics, found = dict[str, Tensor](), dict[str, Tensor]()
         rows = self._measured(num_tokens)
         for index, each in enumerate(self.objective.advantages):

@@ -18,22 +18,15 @@ TokenMetrics = tuple[Mapping[str, Tensor], Tensor]
 """Metrics of tokens, each (m,), and the mask of those that they speak of."""
 
 
-def pack_loss(
-    model: PreTrainedModel, objective: Objective, prepared: Rows, pack: Pack, form: Form
-) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
+def loss_of(objective: Objective, rows: Rows, seen: Rows) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
     """Return the part of a pack of m tokens in the loss of its step, and (m,) log-probs, (m,) weights and metrics.
 
     The gradient of the loss is the pack's part of that of the step, with the model as it is; the log-probs carry none.
     The weights are by how much each token's loss was multiplied, regularisers apart.
-    `prepared` are the step's rows with more columns of tokens: every advantage of the objective, and of each term
-    `weight.I` (without one every token weighs alike) and `scale.I`, by how much the loss of a token counts.
+    `rows` are the pack's of the step, with more columns of tokens: every advantage of the objective, and of each term
+    `weight.I` (without one every token weighs alike) and `scale.I`, by how much the loss of a token counts. `seen` are
+    the same with the policy's quantities (see `measured`).
     """
-    rows = prepared.select(pack.rows)
-    return loss_of(objective, rows, measured(model, objective, rows, pack, form))
-
-
-def loss_of(objective: Objective, rows: Rows, seen: Rows) -> tuple[Tensor, Tensor, Tensor, list[TokenMetrics]]:
-    """Return what `pack_loss` does, of prepared rows and the same with the policy's quantities."""
     recorded = torch.isfinite(rows["sampler.logp"])
     factor, found = torch.ones_like(seen["now.logp"].detach()), dict[str, Tensor]()
     if objective.correction is not None:  # importance weights, 1 for tokens that have no sampler's log-prob
