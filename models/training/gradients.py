@@ -91,21 +91,20 @@ def _halves(step: Step, half: Tensor, num_coordinates: int, num_tokens: int) -> 
     masters = [*step.train_state.masters.values()]
     found = torch.zeros(4, len(prepared.row))
     step.train_state.zero_grad()
-    parts, first = list[Tensor](), list[Tensor]()
-    squared, product = list[float](), 0.0
+    halves = list[list[Tensor]]()
     for rows in (~half, half):
         for turn in turns(step.budget.ranks, step.rows, rows.nonzero()[:, 0], step.form, num_tokens):
             found[:, prepared.places(turn.pack.rows)] = _backward(step, prepared, turn.pack)
             step.on_rows(turn.num_rows)
         sums = [torch.zeros_like(each) if each.grad is None else each.grad.detach() for each in masters]
-        own = [-(now - before) for now, before in zip(sums, first, strict=True)] if first else [-each for each in sums]
-        squared.append(_product(own, own))
-        product = _product(own, [-each for each in first]) if first else 0.0
-        parts.append(compressed(own, num_coordinates))
-        first = first or [each.clone() for each in sums]
+        if halves:  # they have been added up over both: less the first, of which this is minus the sum
+            sums = [now + first for now, first in zip(sums, halves[0], strict=True)]
+        halves.append([-each for each in sums])
+    first, second = halves
+    compact = compressed(first, num_coordinates), compressed(second, num_coordinates)
     pull, mass, masked, clipped = found
     tokens = TokenPull(pull, mass, masked > 0, clipped > 0)
-    return Gradient((parts[0], parts[1]), (squared[0], squared[1]), product, tokens)
+    return Gradient(compact, (_product(first, first), _product(second, second)), _product(second, first), tokens)
 
 
 def _backward(step: Step, prepared: Rows, pack: Pack) -> Tensor:
@@ -121,9 +120,7 @@ def _backward(step: Step, prepared: Rows, pack: Pack) -> Tensor:
         step.objective,
         terms=tuple(replace(term, coefficient=0.0) if term.regulariser else term for term in step.objective.terms),
     )
-    alone = by_token
-    if policy_terms != step.objective:
-        alone = _by_leaf(policy_terms, rows, apart, leaves)
+    alone = by_token if policy_terms == step.objective else _by_leaf(policy_terms, rows, apart, leaves)
     with torch.no_grad():
         _, _, weight, _ = loss_of(step.objective, rows, apart)
     mass = _mass(policy_terms, seen)
