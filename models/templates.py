@@ -30,15 +30,19 @@ class PromptConfig(Config):
     @field_validator("system")
     @classmethod
     def _is_the_same_for_all(cls, system: str) -> str:
-        if problem := system_problem(system):
-            raise ValueError(f"the system message {problem}")
+        found = [name for name in (QUESTION, HINT) if name in places(system)]
+        if found:
+            raise ValueError(f"the system message has {{{found[0]}}}, which only the template may have")
         return system
 
     @field_validator("template")
     @classmethod
     def _has_a_question(cls, template: str) -> str:
-        if template and (problem := template_problem(template)):
-            raise ValueError(f"the template {problem}")
+        fault = unknown_place(template, (QUESTION, HINT))
+        if template and not fault and QUESTION not in places(template):
+            fault = f"has no {{{QUESTION}}}, so every prompt would be the same"
+        if fault:
+            raise ValueError(f"the template {fault}")
         return template
 
     @property
@@ -58,22 +62,3 @@ def filled(template: str, question: str, hint: str = "") -> str:
     '{hint}? Use \\frac{a}{b} or {x}. {question}'
     """
     return templates.filled(template, question=question, hint=hint)
-
-
-def template_problem(template: str) -> str:
-    r"""Return what is wrong with a template, empty for nothing.
-
-    A name in braces that is not a placeholder is refused, unless it is an argument in LaTeX, as in `\boxed{answer}`.
-
-    >>> template_problem("Q: {problem}")
-    'has the unknown placeholder {problem}; there are {question} and {hint}, and {{problem}} is {problem} literally'
-    """
-    if found := unknown_place(template, (QUESTION, HINT)):
-        return found
-    return "" if QUESTION in places(template) else f"has no {{{QUESTION}}}, so every prompt would be the same"
-
-
-def system_problem(system: str) -> str:
-    """Return what is wrong with a system message, empty for nothing: it is the same for all problems."""
-    found = [name for name in (QUESTION, HINT) if name in places(system)]
-    return f"has {{{found[0]}}}, which only the template may have" if found else ""

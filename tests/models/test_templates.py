@@ -12,7 +12,7 @@ from gradus.components.registry import components
 from gradus.components.templates import Template
 from gradus.data.errors import UsageError
 from gradus.flows.recipe.reading import load_recipe
-from gradus.models.templates import filled, system_problem, template_problem
+from gradus.models.templates import PromptConfig, filled
 
 BRACES = st.text(alphabet="{}\\a1%s$ questionh\n")
 
@@ -33,7 +33,7 @@ BRACES = st.text(alphabet="{}\\a1%s$ questionh\n")
     ],
 )
 def test_a_template_is_filled_as_by_hand(template: str, prompt: str) -> None:
-    assert template_problem(template) == ""
+    assert PromptConfig(template=template).template == template
     assert filled(template, "1 + 2 =", "add") == prompt
 
 
@@ -77,7 +77,6 @@ def test_whatever_braces_question_and_hint_have_they_survive(question: str, hint
     ("template", "problem"),
     [
         ("Answer:", "has no {question}"),
-        ("", "has no {question}"),
         ("{{question}}", "has no {question}"),
         ("{problem}", "unknown placeholder {problem}"),
         ("{question} {Hint}", "unknown placeholder {Hint}"),
@@ -86,12 +85,15 @@ def test_whatever_braces_question_and_hint_have_they_survive(question: str, hint
     ],
 )
 def test_what_cannot_be_meant_is_refused(template: str, problem: str) -> None:
-    assert problem in template_problem(template)
+    with pytest.raises(ValueError, match=f"the template .*{re.escape(problem)}"):
+        PromptConfig(template=template)
+    assert PromptConfig(template="").template == "", "the question as it is"
 
 
 def test_a_system_message_has_no_placeholders() -> None:
-    assert "only the template may have" in system_problem("Solve {question}.")
-    assert system_problem(r"Put the answer into \boxed{} and {braces}.") == ""
+    with pytest.raises(ValueError, match=r"the system message has \{question\}, which only the template may have"):
+        PromptConfig(system="Solve {question}.")
+    assert PromptConfig(system=r"Put the answer into \boxed{} and {braces}.").system
 
 
 TEMPLATES = [
