@@ -138,8 +138,10 @@ class ServerEngine:
                 "use a server that does, as vLLM's, or sample text alone with server.tokens=false",
             )
         logprobs: list[Any] = list(choice.logprobs.token_logprobs)
-        if problem := _problem(tokens, logprobs, self._num_tokens):
-            return Finished(index, (), (), "error", problem)
+        if not all(isinstance(token, int) and 0 <= token < self._num_tokens for token in tokens):
+            return Finished(index, (), (), "error", "the answer has token ids that the policy does not have")
+        if len(tokens) != len(logprobs) or not all(isinstance(p, int | float) and math.isfinite(p) for p in logprobs):
+            return Finished(index, (), (), "error", "the answer has not one log-prob for each token")
         return Finished(index, tokens, logprobs, _reason(choice.finish_reason))
 
     def _text(self, index: int, request: Request) -> Finished:
@@ -217,15 +219,6 @@ class ServerEngine:
             f"the server at {self._settings.url} does not answer ({first_line(error)})",
             "start it, then repeat the command: finished rollouts are kept",
         )
-
-
-def _problem(tokens: Sequence[Any], logprobs: Sequence[Any], num_tokens: int) -> str:
-    """Return the fault in the tokens of an answer; empty for nothing."""
-    if not all(isinstance(token, int) and 0 <= token < num_tokens for token in tokens):
-        return "the answer has token ids that the policy does not have"
-    if len(tokens) != len(logprobs) or not all(isinstance(p, int | float) and math.isfinite(p) for p in logprobs):
-        return "the answer has not one log-prob for each token"
-    return ""
 
 
 def _stops(request: Request) -> dict[str, Any]:
