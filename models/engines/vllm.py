@@ -116,8 +116,7 @@ class VllmEngine:
                     detokenize=bool(request.stop),
                     output_kind=sampling.RequestOutputKind.FINAL_ONLY,
                 )
-                refused = self._add(index, request.prompt_tokens, params, places)
-                if refused:
+                if refused := self._add(index, request.prompt_tokens, params, places):
                     yield Finished(index, (), (), "error", refused)
             while places:
                 for output in self._step():

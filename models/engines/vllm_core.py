@@ -49,7 +49,10 @@ class Cores:
     @classmethod
     def started(cls, folder: Path, settings: VllmConfig, dtype: Dtype, rank: int) -> "Cores":
         """Start with the weights of a folder, for adapters of a rank (0 for none); raise EngineError on failure."""
-        max_rank = _max_rank(rank)
+        if rank > _RANKS[-1]:
+            said = f"the adapter has rank {rank}; vLLM takes adapters up to rank {_RANKS[-1]}"
+            raise EngineError(said, "sample with transformers")
+        max_rank = next(limit for limit in (0, *_RANKS) if limit >= rank)
         os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", str(CPU_CACHE_GIB))
         os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
@@ -140,14 +143,6 @@ def vllm(module: str) -> Any:
         return import_module(f"vllm.{module}")
     except ImportError as error:
         raise EngineError(f"vLLM cannot be imported here: {error}", _INSTALL) from None
-
-
-def _max_rank(rank: int) -> int:
-    if rank > _RANKS[-1]:
-        raise EngineError(
-            f"the adapter has rank {rank}; vLLM takes adapters up to rank {_RANKS[-1]}", "sample with transformers"
-        )
-    return next(limit for limit in (0, *_RANKS) if limit >= rank)
 
 
 def _wake_at_death(core: Any) -> None:
