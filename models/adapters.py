@@ -104,7 +104,6 @@ def read_adapter(folder: Path) -> Adapter:
     except FileError as error:
         raise PolicyError(str(error)) from None
     config = _config(path)
-    _refuse_unsupported(path, config)
     if not (folder / ADAPTER_WEIGHTS).is_file():
         raise PolicyError(f"{folder} has no {ADAPTER_WEIGHTS}, and other formats can run code")
     adapter = Adapter(folder, config)
@@ -172,7 +171,10 @@ def _is_sum(held: Tensor, weight: Tensor, adapter: Adapter, module: str) -> bool
 
 
 def _config(path: Path) -> "LoraConfig":
-    """An adapter's configuration as peft reads it: what this version of peft does not know is passed over."""
+    """An adapter's configuration as peft reads it: what this version of peft does not know is passed over.
+
+    PolicyError if it changes the base or computes otherwise, though the matrices do not show it.
+    """
     lora = peft().LoraConfig
     try:
         with warnings.catch_warnings():
@@ -182,20 +184,15 @@ def _config(path: Path) -> "LoraConfig":
         raise PolicyError(f"{path} is not the configuration of an adapter{library_reason(error)}") from None
     if not isinstance(found, lora):
         raise PolicyError(f"{path} is not the configuration of an adapter that is supported: only LoRA is")
-    return found
-
-
-def _refuse_unsupported(path: Path, config: "LoraConfig") -> None:
-    """Refuse configurations that change the base or compute otherwise, though the matrices do not show it."""
-    variants = [field.name for field in fields(config) if field.metadata.get("is_lora_variant")]
+    variants = [field.name for field in fields(found) if field.metadata.get("is_lora_variant")]
     for name in (*variants, "layer_replication"):
-        if getattr(config, name):
+        if getattr(found, name):
             raise PolicyError(f"{path} sets {name}, which is not supported: only plain LoRA of linear layers is")
-    if config.init_lora_weights not in _BEGINNINGS:
-        began = config.init_lora_weights
+    if (began := found.init_lora_weights) not in _BEGINNINGS:
         raise PolicyError(f"{path}: an adapter begun by {began} changes its base too; convert it to plain LoRA first")
-    if not config.base_model_name_or_path:
+    if not found.base_model_name_or_path:
         raise PolicyError(f"{path} lacks its base")
+    return found
 
 
 def refuse_variants(model: torch.nn.Module) -> None:
