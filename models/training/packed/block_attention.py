@@ -9,29 +9,18 @@ Left out: sliding windows, caps of scores, sinks (refused); kernels of a GPU (fl
 Shapes: T tokens end to end, H heads, K key heads, D head size, B sequences of a bucket, L its padded length.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from gradus.models.objectives.ragged import offsets
 
-T = TypeVar("T")
-
-NAME = "gradus_blocks"
-"""The attention's name in transformers."""
 MAX_PADDED = 1.25
 """A bucket of sequences is padded to at most this multiple of its tokens."""
 _UNSEEN = 1e30
 """Logsumexp of a padding query: exp(score - 1e30) = 0, so that nothing flows back from it."""
-
-
-class UnsupportedAttentionError(RuntimeError):
-    """An attention that is more than a softmax over all earlier tokens."""
-
-
 Spans = tuple[Tensor, Tensor]
 """Starts of sequences and their lengths, both (S,)."""
 
@@ -79,6 +68,12 @@ class Blocks:
         """Queries that attend to the whole of a prefix too, and those prefixes, row by row."""
         self.layers = set[int]()
         """The layers that have attended by them, each once even if it is computed again for its gradient."""
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Return what the tokens attend to, (1, H, T, D) -> (1, T, H, D)."""
+        scale = scaling if scaling is not None else query.shape[-1] ** -0.5
+        flat = (part[0].transpose(0, 1) for part in (query, key, value))
+        return cast("Tensor", _BlockAttention.apply(*flat, self, scale))[None]
 
 
 def like_lengths(lengths: Tensor) -> Iterator[Tensor]:
@@ -172,36 +167,3 @@ def _join(out: Tensor, lse: Tensor, queries: Bucket, found: Tensor, scores: Tens
     second = queries.to_tokens(found) * (other - joined).exp()[..., None]
     out.index_copy_(0, at, (first + second).to(out.dtype))
     lse.index_copy_(0, at, joined)
-
-
-def attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
-    *,
-    scaling: float | None = None,
-    gradus_structure: Blocks | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """Attend within blocks, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
-
-    Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
-    """
-    blocks = refuse_odd(gradus_structure, others)
-    blocks.layers.add(id(module))
-    scale = scaling if scaling is not None else query.shape[-1] ** -0.5
-    flat = (part[0].transpose(0, 1) for part in (query, key, value))
-    return cast("Tensor", _BlockAttention.apply(*flat, blocks, scale))[None], None
-
-
-def refuse_odd(structure: T | None, others: Mapping[str, object]) -> T:
-    """Return the structure that a layer attends by; raise UnsupportedAttentionError if it asks for more than that."""
-    odd = [name for name in ("sliding_window", "softcap", "s_aux", "position_bias") if others.get(name) is not None]
-    if odd or structure is None:
-        raise UnsupportedAttentionError(f"the layers attend with {', '.join(odd) or 'arguments of their own'}")
-    return structure
-
-
-AttentionInterface.register(NAME, attend)

@@ -11,17 +11,11 @@ Shapes: T tokens end to end, B blocks of BLOCK tokens, H heads, K key heads, D h
 
 from collections.abc import Callable
 from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
-from transformers import AttentionInterface
 
-from gradus.models.training.packed.block_attention import refuse_odd
-
-NAME = "gradus_flex"
-"""The attention's name in transformers."""
 BLOCK = 128
 """Tokens of a block; T is padded to a multiple."""
 
@@ -46,6 +40,12 @@ class Visible:
         self.layers = set[int]()
         """The layers that have attended by it."""
 
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, scaling: float | None) -> Tensor:
+        """Return what the tokens attend to, (1, H, T, D) -> (1, T, H, D)."""
+        grouped = query.shape[1] != key.shape[1]
+        found = _kernel(query.device.type)(query, key, value, block_mask=self.mask, scale=scaling, enable_gqa=grouped)
+        return found.transpose(1, 2)
+
 
 def _listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
     """Return how many key blocks of each query block are chosen of (B, B), (1, 1, B), and which, these first."""
@@ -63,28 +63,3 @@ def padded_ends(ends: Tensor) -> Tensor:
 def _kernel(device: str) -> Callable[..., Tensor]:
     """The fused kernel; on a CPU, where nothing but tests comes here, the same in torch's own operations."""
     return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=True)
-
-
-def attend(
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
-    *,
-    scaling: float | None = None,
-    gradus_structure: Visible | None = None,
-    **others: Any,
-) -> tuple[Tensor, None]:
-    """Attend to visible tokens, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
-
-    Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
-    """
-    visible = refuse_odd(gradus_structure, others)
-    visible.layers.add(id(module))
-    grouped = query.shape[1] != key.shape[1]
-    found = _kernel(query.device.type)(query, key, value, block_mask=visible.mask, scale=scaling, enable_gqa=grouped)
-    return found.transpose(1, 2), None
-
-
-AttentionInterface.register(NAME, attend)

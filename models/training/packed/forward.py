@@ -16,21 +16,26 @@ import torch
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
 from torch.nn import functional
-from transformers import PreTrainedModel
+from transformers import AttentionInterface, PreTrainedModel
 
 from gradus.models.objectives.ragged import Ragged, spans
-from gradus.models.training.packed import block_attention, flex
-from gradus.models.training.packed.block_attention import Blocks, UnsupportedAttentionError
+from gradus.models.training.packed.block_attention import Blocks
 from gradus.models.training.packed.flex import Visible, padded_ends
 from gradus.models.training.packed.packing import Pack, pack_of
 
 T = TypeVar("T")
 Form = Literal["packed", "padded"]
 
+_NAME = "gradus"
+"""The attention's name in transformers."""
 _AGREE = 1e-3
 """Largest relative difference of the two forms' hidden states on the rows of the test, in float32."""
 _AGREE_EPS = 4
 """The same in a narrower number format, in units of its rounding; 1 was measured in bfloat16 with two layers."""
+
+
+class UnsupportedAttentionError(RuntimeError):
+    """An attention that is more than a softmax over all earlier tokens."""
 
 
 def hidden_states(model: PreTrainedModel, pack: Pack, form: Form) -> Tensor:
@@ -78,12 +83,12 @@ def form_of(model: PreTrainedModel) -> Form:
 
 def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
     device = model.device
-    name, structure, num_tokens = _STRUCTURES[device.type](pack, device)
+    structure, num_tokens = _STRUCTURES[device.type](pack, device)
 
     def given(values: Tensor) -> Tensor:
         return functional.pad(values, (0, num_tokens - len(values)))[None].to(device)
 
-    with attending(model, name):
+    with attending(model, _NAME):
         decoded: Any = model.get_decoder()(
             input_ids=given(pack.input_ids),
             position_ids=given(pack.positions),
@@ -95,17 +100,42 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
     return decoded.last_hidden_state[0].index_select(0, pack.predictors.to(device))
 
 
-def _by_blocks(pack: Pack, _device: torch.device) -> tuple[str, Blocks, int]:
-    return block_attention.NAME, pack.blocks(), pack.num_tokens
+def _by_blocks(pack: Pack, _device: torch.device) -> tuple[Blocks, int]:
+    return pack.blocks(), pack.num_tokens
 
 
-def _by_flex(pack: Pack, device: torch.device) -> tuple[str, Visible, int]:
+def _by_flex(pack: Pack, device: torch.device) -> tuple[Visible, int]:
     ends = padded_ends(pack.seen_until())
-    return flex.NAME, Visible(ends.to(device)), len(ends)
+    return Visible(ends.to(device)), len(ends)
 
 
 _STRUCTURES = {"cpu": _by_blocks, "cuda": _by_flex}
-"""By kind of device the attention's name, its structure, and the tokens it needs; elsewhere rows are padded."""
+"""By kind of device the attention's structure, and the tokens it needs; elsewhere rows are padded."""
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,  # noqa: ARG001 - transformers' signature
+    *,
+    scaling: float | None = None,
+    gradus_structure: Blocks | Visible | None = None,
+    **others: Any,
+) -> tuple[Tensor, None]:
+    """Attend by a pack's structure, in the form that transformers calls: (1, H, T, D) -> (1, T, H, D).
+
+    Raise UnsupportedAttentionError if the layer asks for a window, a cap or a sink.
+    """
+    odd = [name for name in ("sliding_window", "softcap", "s_aux", "position_bias") if others.get(name) is not None]
+    if odd or gradus_structure is None:
+        raise UnsupportedAttentionError(f"the layers attend with {', '.join(odd) or 'arguments of their own'}")
+    gradus_structure.layers.add(id(module))
+    return gradus_structure.attend(query, key, value, scaling), None
+
+
+AttentionInterface.register(_NAME, _attend)
 
 
 def attention_of(model: PreTrainedModel) -> str:

@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM, MistralConfig
 
 import gradus.models.training.packed.forward
 from gradus.models.objectives.ragged import Ragged, distinct
-from gradus.models.training.packed.block_attention import UnsupportedAttentionError
 from gradus.models.training.packed.flex import BLOCK, Visible, padded_ends
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.packing import Pack, pack_of
@@ -135,10 +134,3 @@ def test_memory_that_runs_out_is_not_taken_for_a_kernel_that_cannot_be_compiled(
     monkeypatch.setattr(gradus.models.training.packed.forward, "_packed", failing)
     with pytest.raises(torch.OutOfMemoryError):
         form_of(tiny("qwen2"))
-
-
-def test_a_layer_without_a_structure_is_refused() -> None:
-    model = tiny()
-    model.set_attn_implementation("gradus_flex")
-    with pytest.raises(UnsupportedAttentionError, match="arguments of their own"):
-        model(input_ids=torch.tensor([[1, 2]]))

@@ -10,8 +10,7 @@ from transformers import AutoModelForCausalLM, MambaConfig, MistralConfig, PreTr
 
 import gradus.models.training.packed.trees
 from gradus.models.objectives.ragged import Ragged, distinct
-from gradus.models.training.packed.block_attention import UnsupportedAttentionError
-from gradus.models.training.packed.forward import Form, form_of, hidden_states
+from gradus.models.training.packed.forward import Form, UnsupportedAttentionError, form_of, hidden_states
 from gradus.models.training.packed.packing import Pack, pack_of
 from tests.models.training.packed.test_logprobs import CONFIGS, SIZES, tiny
 
@@ -106,8 +105,8 @@ def test_models_that_do_more_than_attend_are_padded(name: str) -> None:
     assert form_of(model) == "padded"
 
 
-def test_a_layer_without_blocks_is_refused() -> None:
+def test_a_layer_without_a_structure_is_refused() -> None:
     model = tiny()
-    model.set_attn_implementation("gradus_blocks")
+    model.set_attn_implementation("gradus")
     with pytest.raises(UnsupportedAttentionError, match="arguments of their own"):
         model(input_ids=torch.tensor([[1, 2]]))
