@@ -22,6 +22,7 @@ from gradus.models.objectives.ragged import Ragged, spans
 from gradus.models.training.packed.block_attention import Blocks
 from gradus.models.training.packed.flex import Visible, padded_ends
 from gradus.models.training.packed.packing import Pack, pack_of
+from gradus.models.training.packed.trees import seen_until, tree_blocks
 
 T = TypeVar("T")
 Form = Literal["packed", "padded"]
@@ -101,11 +102,11 @@ def _packed(model: PreTrainedModel, pack: Pack) -> Tensor:
 
 
 def _by_blocks(pack: Pack, _device: torch.device) -> tuple[Blocks, int]:
-    return pack.blocks(), pack.num_tokens
+    return tree_blocks(pack.spans, pack.positions), pack.num_tokens
 
 
 def _by_flex(pack: Pack, device: torch.device) -> tuple[Visible, int]:
-    ends = padded_ends(pack.seen_until())
+    ends = padded_ends(seen_until(pack.spans, pack.positions))
     return Visible(ends.to(device)), len(ends)
 
 

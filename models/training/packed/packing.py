@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from gradus.models.objectives.ragged import Ragged, offsets, spans
-from gradus.models.training.packed.block_attention import Blocks
-from gradus.models.training.packed.trees import common_beginnings, paths, seen_until, span_starts, tree_blocks
+from gradus.models.training.packed.trees import common_beginnings, paths, span_starts
 
 
 def packs(prompt: Tensor, prompt_tokens: Tensor, completion_tokens: Tensor, budget_tokens: int) -> list[Tensor]:
@@ -119,14 +118,6 @@ class Pack:
     def num_tokens(self) -> int:
         """T."""
         return len(self.input_ids)
-
-    def blocks(self) -> Blocks:
-        """Return the attention mask of the tokens."""
-        return tree_blocks(self.spans, self.positions)
-
-    def seen_until(self) -> Tensor:
-        """(T,): the place behind the last token that attends to a token."""
-        return seen_until(self.spans, self.positions)
 
 
 def pack_of(rows: Tensor, prompt: Tensor, prompts: Ragged, completions: Ragged, *, trees: bool = True) -> Pack:

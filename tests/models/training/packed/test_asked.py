@@ -11,11 +11,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
+import gradus.models.training.packed.forward
 import gradus.models.training.packed.logprobs
 from gradus.models.objectives.ragged import Ragged
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.logprobs import CHUNK_LOGITS, Asked, TokenLogprobs, token_logprobs
-from gradus.models.training.packed.packing import Pack
+from gradus.models.training.packed.trees import tree_blocks
 from tests.models.training.packed.test_logprobs import COMPLETIONS, PROMPTS, packed, tiny
 
 TEMPERATURES = [0.5, 1.0, 1.7]
@@ -124,9 +125,9 @@ def test_a_long_batch_of_a_large_vocabulary_holds_no_tensor_of_tokens_times_voca
         tie_word_embeddings=True,
     )
     pack = packed([[i] for i in range(rows)], [torch.arange(length).tolist()] * rows)
-    blocks, temperature = pack.blocks(), torch.ones(rows)
+    blocks, temperature = tree_blocks(pack.spans, pack.positions), torch.ones(rows)
     row = pack.completions.row
-    monkeypatch.setattr(Pack, "blocks", lambda _: blocks)
+    monkeypatch.setattr(gradus.models.training.packed.forward, "tree_blocks", lambda *_: blocks)
     monkeypatch.setattr(Ragged, "row", property(lambda _: row))
     with FakeTensorMode(allow_non_fake_inputs=True), Largest() as largest:
         model: Any = AutoModelForCausalLM.from_config(config).eval()

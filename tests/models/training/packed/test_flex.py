@@ -17,6 +17,7 @@ from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.flex import BLOCK, Visible, padded_ends
 from gradus.models.training.packed.forward import form_of
 from gradus.models.training.packed.packing import Pack, pack_of
+from gradus.models.training.packed.trees import seen_until
 from tests.models.training.packed.test_forward import BRANCHING, branching_pack, gradients
 from tests.models.training.packed.test_logprobs import SIZES, tiny
 
@@ -66,7 +67,7 @@ def long_pack(*, trees: bool) -> Pack:
 @pytest.mark.parametrize("trees", [True, False])
 def test_blocks_are_left_out_and_unmasked_exactly_where_a_count_by_hand_says_so(trees: bool) -> None:
     given_pack = long_pack(trees=trees)
-    ends = padded_ends(given_pack.seen_until())
+    ends = padded_ends(seen_until(given_pack.spans, given_pack.positions))
     mask = Visible(ends).mask
     seen = torch.eye(len(ends), dtype=torch.bool)
     total = given_pack.num_tokens

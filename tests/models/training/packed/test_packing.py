@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gradus.models.objectives.ragged import Ragged, distinct
 from gradus.models.training.packed.packing import best_fit, pack_of, packs, padded_batches
+from gradus.models.training.packed.trees import tree_blocks
 
 
 def divided(prompts: list[int], prompt_tokens: dict[int, int], completions: list[int], budget: int) -> list[list[int]]:
@@ -96,7 +97,7 @@ def test_a_pack_worked_out_by_hand() -> None:
     assert pack.completions.values.tolist() == [1, 2, 4, 3]
     assert pack.predictors.tolist() == [1, 2, 1, 5]
     assert [p.tolist() for p in pack.prompts] == [[5, 6], [5, 6], [5, 6], [7]]
-    blocks = pack.blocks()
+    blocks = tree_blocks(pack.spans, pack.positions)
     causal = sorted(
         row[real].tolist() for each in blocks.causal for row, real in zip(each.index, each.real, strict=True)
     )
@@ -136,7 +137,7 @@ def test_common_beginnings_worked_out_by_hand() -> None:
     ]
     shared = sorted(
         (keys[some].tolist(), queries[real].tolist())
-        for bucket, prefix in pack.blocks().shared
+        for bucket, prefix in tree_blocks(pack.spans, pack.positions).shared
         for queries, real, keys, some in zip(bucket.index, bucket.real, prefix.index, prefix.real, strict=True)
     )
     assert shared == [
