@@ -119,7 +119,7 @@ class Worker:
     def make_ready(self, stage: str, limits: Limits) -> None:
         """Wait until the child has started; `stage` is named if it does not."""
         if not self.is_ready:
-            self._receive(stage, limits.start_s, limits.start_s, _unheard, "ready")
+            self._receive(stage, limits.start_s, limits.start_s, lambda *_: None, "ready")
             self.is_ready = True
 
     def move(self, log_path: Path) -> bool:
@@ -128,7 +128,7 @@ class Worker:
             self._log_start = log.tell()
         self.log_path = log_path
         try:
-            self.run({"stage": "move", "log": str(log_path)}, Limits(wall_s=MOVE_S), _unheard)
+            self.run({"stage": "move", "log": str(log_path)}, Limits(wall_s=MOVE_S), lambda *_: None)
         except StageError:
             return False
         return True
@@ -148,40 +148,37 @@ class Worker:
         while True:
             message = self._next_message(min(silence_s, max(0.0, deadline - time.monotonic())))
             raise_if_interrupted()
-            if message is None:
-                self._fail_for_time(stage, wall_s, silence_s, over=time.monotonic() >= deadline)
-            elif message["kind"] == until:
+            kind = message["kind"] if message else ""
+            if kind == until:
                 return message
-            elif message["kind"] == "beat":
+            if kind == "beat":
                 on_beat(message["frac"], message["text"])
-            elif message["kind"] == "error":
+            elif kind == "error":
                 hint = message["hint"] or f"see {self.log_path}; then repeat the command"
                 raise known_error(message) or StageError(f"stage {stage} failed: {message['message']}", hint=hint)
             if time.monotonic() >= deadline:
-                self._fail_for_time(stage, wall_s, silence_s, over=True)
+                self.close()
+                raise StageError(
+                    f"stage {stage} took longer than its limit of {wall_s:g} s and was ended",
+                    hint="raise GRADUS_STAGE_LIMIT_S, then repeat the command: finished shards are kept",
+                )
+            if not message:
+                self.close()
+                raise StageError(
+                    f"stage {stage} gave no sign of life for {silence_s:g} s and was ended; see {self.log_path}",
+                    hint="repeat the command: finished shards are kept",
+                )
 
-    def _next_message(self, timeout_s: float) -> dict[str, Any] | None:
-        """The next message of the child; None when none comes in time."""
+    def _next_message(self, timeout_s: float) -> dict[str, Any]:
+        """The next message of the child; empty when none comes in time."""
         until = time.monotonic() + timeout_s
         while not self._heard:
             if self._child.closed:
                 raise self._death()
             if not self._child.wait(until - time.monotonic()):
-                return None
+                return {}
             self._heard += self._child.receive()
         return self._heard.popleft()
-
-    def _fail_for_time(self, stage: str, wall_s: float, silence_s: float, *, over: bool) -> None:
-        self.close()
-        if over:
-            raise StageError(
-                f"stage {stage} took longer than its limit of {wall_s:g} s and was ended",
-                hint="raise GRADUS_STAGE_LIMIT_S, then repeat the command: finished shards are kept",
-            )
-        raise StageError(
-            f"stage {stage} gave no sign of life for {silence_s:g} s and was ended; see {self.log_path}",
-            hint="repeat the command: finished shards are kept",
-        )
 
     def _death(self) -> "_DeathError":
         self._child.settle(_SETTLE_S)
@@ -359,7 +356,3 @@ class WorkerPool:
         if self._halted.is_set():  # looked at after the worker is known: either `halt` ends it or this does
             worker.kill()
         return worker
-
-
-def _unheard(frac: float, text: str) -> None:
-    """A worker that starts has nothing to say."""
