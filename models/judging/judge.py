@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import fields
 from functools import partial
 from io import TextIOWrapper
@@ -152,7 +152,7 @@ class _Batches:
         """Judge some rows in one call and answer them; return False if it raised."""
         started = time.perf_counter()
         try:
-            with _Alarm(self._item_timeout_s * min(len(part), BATCH_ITEMS)):
+            with _alarm(self._item_timeout_s * min(len(part), BATCH_ITEMS)):
                 verdicts = judge_batch(self._function, part)
         except BatchRefusedError as refused:
             verdicts = [failed(str(refused))] * len(part)
@@ -180,7 +180,7 @@ def _each(
 ) -> None:
     for at, row in enumerate(rows, begin):
         started = time.perf_counter()
-        with _Alarm(item_timeout_s):
+        with _alarm(item_timeout_s):
             try:
                 verdict = judge(row)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever judged code raises is its row's error
@@ -188,17 +188,14 @@ def _each(
         say(_judged(at, time.perf_counter() - started, verdict))
 
 
-class _Alarm:
+@contextlib.contextmanager
+def _alarm(limit_s: float) -> Generator[None]:
     """The default action of SIGALRM ends the process without any Python code, even inside a C function."""
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s + GRACE_S
-
-    def __enter__(self) -> None:
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, self._limit_s)
-
-    def __exit__(self, *exc: object) -> None:
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
+    try:
+        yield
+    finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 

@@ -13,7 +13,6 @@ before the first batch, and HangingRewardError says how many in a row timed out.
 Not covered: a descendant that left the process group and lost its parent; use by several threads at once; Windows.
 """
 
-import contextlib
 import math
 import time
 import weakref
@@ -132,8 +131,7 @@ class JudgePool:
         job = _Job(rows, deque(self._chunks(rows)), max_timeouts, max_in_a_row)
         self._start_failures = 0
         try:
-            with contextlib.closing(DefaultSelector()) as selector:
-                self._run(job, selector, on_progress or (lambda _: None))
+            self._run(job, on_progress or (lambda _: None))
         except BaseException:
             # Half-judged chunks would answer the next job: start afresh.
             _end_all(self._judges)
@@ -164,11 +162,11 @@ class JudgePool:
             chars += len(row["completion"])
         return [*chunks, Chunk(current)] if current else chunks
 
-    def _run(self, job: "_Job", selector: DefaultSelector, on_progress: Callable[[int], None]) -> None:
+    def _run(self, job: "_Job", on_progress: Callable[[int], None]) -> None:
         next_beat = 0.0
         while len(job.results) < len(job.rows) and not job.is_failing:
             self._feed(job)
-            self._wait(job, selector)
+            self._wait(job)
             if time.monotonic() >= next_beat:
                 on_progress(len(job.results))
                 next_beat = time.monotonic() + 1.0
@@ -195,16 +193,15 @@ class JudgePool:
             if len(judge.in_flight) == 1:
                 self._restart_clock(judge)
 
-    def _wait(self, job: "_Job", selector: DefaultSelector) -> None:
-        for judge in self._judges:
-            selector.register(judge, EVENT_READ | (EVENT_WRITE if judge.has_unsent else 0), judge)
+    def _wait(self, job: "_Job") -> None:
         deadlines = [j.deadline for j in self._judges if j.deadline is not None]
         # Read before checking deadlines, so that a verdict that arrived while we were busy is not a time-out.
         now = time.monotonic()
         patience_s = min([1.0, *(max(0.0, d - now) for d in deadlines)])
-        ready = selector.select(patience_s)
-        for judge in self._judges:
-            selector.unregister(judge)
+        with DefaultSelector() as selector:
+            for judge in self._judges:
+                selector.register(judge, EVENT_READ | (EVENT_WRITE if judge.has_unsent else 0), judge)
+            ready = selector.select(patience_s)
         readable = [key.data for key, events in ready if events & EVENT_READ]
         for key, events in ready:
             if events & EVENT_WRITE:
