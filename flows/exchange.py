@@ -10,8 +10,7 @@ from gradus.data.exchange.tables import sampled_by, with_lengths
 from gradus.flows.loop.inputs import problems_ref
 from gradus.flows.stages import alone
 from gradus.flows.verbs import gradus_flow
-from gradus.tasks.artifacts.copies import write_rows
-from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.resolve import resolve_artifact, write_rows
 from gradus.tasks.config.curation import DifficultyConfig
 from gradus.tasks.inspect.exchange.rollouts import System, check_source, read_incoming, reader
 from gradus.tasks.runtime.calls import Call

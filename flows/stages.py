@@ -25,9 +25,8 @@ from gradus.flows.parameters import MEASURING, OUT, SEED, declared, describe
 from gradus.flows.recipe.suites import Suite
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
-from gradus.tasks.artifacts.copies import export
 from gradus.tasks.artifacts.policies import refuse_training
-from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.config.curation import CurateConfig, DifficultyConfig, SampleConfig
 from gradus.tasks.config.redaction import refuse_credentials
 from gradus.tasks.config.rollout import RESEEDS, RolloutConfig

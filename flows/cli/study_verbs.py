@@ -162,7 +162,7 @@ def plan(
     from gradus.data.curation.surface.known import learn
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
-    from gradus.tasks.artifacts.copies import write_rows
+    from gradus.tasks.artifacts.resolve import write_rows
     from gradus.tasks.inspect.surface import Wanted, counted, hints_there, planned, problems_named
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))

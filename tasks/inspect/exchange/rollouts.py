@@ -29,7 +29,7 @@ from gradus.data.sources.formats import UnusableRowError, content_id
 from gradus.data.sources.problems import folded
 from gradus.data.sources.reading import Refused, read_rows
 from gradus.data.sources.tabular import Renamed, refuse_fields
-from gradus.tasks.artifacts.copies import write_rows
+from gradus.tasks.artifacts.resolve import write_rows
 from gradus.tasks.inspect.token_pieces import Tokenizers, texts_of, tokenizer_of
 from gradus.tasks.preflight.checks import REFERENCE, full_name
 from gradus.tasks.runs.history import is_learned, run_folder, run_folders

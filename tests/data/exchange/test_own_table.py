@@ -13,7 +13,7 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.exchange.tables import with_lengths
 from gradus.data.sources.problems import problems_table
 from gradus.data.sources.reading import Refused, read_rows
-from gradus.tasks.artifacts.copies import write_rows
+from gradus.tasks.artifacts.resolve import write_rows
 from gradus.tasks.inspect.exchange.rollouts import check_source, read_incoming
 from gradus.tasks.preflight.checks import check_table
 from tests.data.curation.tallies import measured

@@ -7,7 +7,7 @@ import pytest
 
 from gradus.data.errors import GradusError
 from gradus.data.lake.store import Ref, Store
-from gradus.tasks.artifacts.copies import export
+from gradus.tasks.artifacts.resolve import export
 from gradus.tasks.preflight.checks import SAMPLES
 from tests.faults.foreign.gifts import CANARY, ROWS, Place, sealed
 

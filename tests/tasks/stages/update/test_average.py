@@ -13,8 +13,7 @@ from gradus.data.lake.store import Ref
 from gradus.models.policy import load_policy
 from gradus.models.training.settings import StepConfig
 from gradus.models.training.state import TrainState
-from gradus.tasks.artifacts.copies import export
-from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.preflight.checks import check_input

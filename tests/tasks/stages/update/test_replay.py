@@ -15,8 +15,7 @@ from torch.nn import Module
 from gradus.data.errors import CorruptArtifactError, PrunedError, StageError
 from gradus.data.lake.store import Ref
 from gradus.data.lake.train_states import state_files, state_ref, updates_since_kept
-from gradus.tasks.artifacts.copies import export
-from gradus.tasks.artifacts.resolve import resolve_artifact
+from gradus.tasks.artifacts.resolve import export, resolve_artifact
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import execute
 from gradus.tasks.stages.update import train_state
