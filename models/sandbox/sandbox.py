@@ -196,7 +196,7 @@ class Cell:
         self._held = bytearray()
 
     def __enter__(self) -> Self:
-        self.request({"files": {self._program.file: self._program.source}})
+        self.request({"file": [self._program.file, self._program.source]})
         return self
 
     def __exit__(self, *exc: object) -> None:

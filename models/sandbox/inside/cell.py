@@ -62,9 +62,11 @@ class _Cell:
         """Answer one request after another."""
         while True:
             request = self._next()
-            if "files" in request:
-                self._source = next(iter(request["files"].values()))
-                self._write(request["files"])
+            if "file" in request:
+                name, self._source = request["file"]
+                path = Path(WORK) / Path(name).name
+                path.write_text(self._source, encoding="utf-8", errors="surrogateescape")
+                path.chmod(0o644)
             elif "run" in request or "mode" in request:
                 self._say(self._run(request))
 
@@ -78,12 +80,6 @@ class _Cell:
         line = bytes(self._held[:end])
         del self._held[: end + 1]
         return json.loads(line)
-
-    def _write(self, files: Mapping[str, str]) -> None:
-        for name, text in files.items():
-            path = Path(WORK) / Path(name).name
-            path.write_text(text, encoding="utf-8", errors="surrogateescape")
-            path.chmod(0o644)
 
     def _say(self, message: Message) -> None:
         self._connection.sendall(json.dumps(message).encode("ascii") + b"\n")
