@@ -83,8 +83,7 @@ class Worker:
         self.made_of = made_of
         self.kind, execute, environment = made_of
         self.log_path = log_path
-        command = [sys.executable, "-P", "-m", "gradus.tasks.runtime.worker"]
-        command += ["--execute", execute, "--preload", PRELOAD.get(self.kind, "")]
+        command = [sys.executable, "-P", "-m", "gradus.tasks.runtime.worker", execute, PRELOAD.get(self.kind, "")]
         with open_log(log_path) as log:
             self._log_start = log.tell()
             environment = {**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)}

@@ -1,6 +1,6 @@
 """The child process that stages run in: jobs in and answers out over one pipe, dead as soon as its parent is.
 
-    python -m gradus.tasks.runtime.worker [--execute module:function] [--preload module,module]
+    python -m gradus.tasks.runtime.worker module:function module,module     # executes jobs; imported before them
 
 It sends {"kind": "ready"} once and then, for every job, "taken", "beat" with `frac` and `text`, and "done" with the
 `result`, or "error" (gradus.tasks.host.processes); "alive" in between. What a library prints goes to the log.
@@ -9,7 +9,6 @@ parent then ends the process. Covered: death of the parent, or of this process, 
 leaves the session, which the parent's kill_tree finds by its descent while both live.
 """
 
-import argparse
 import contextlib
 import ctypes
 import importlib
@@ -48,10 +47,7 @@ Executor = Callable[[Job, Warm, Callable[..., None]], Report]
 
 def main() -> None:
     """Serve jobs until the parent closes the pipe."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--execute", default="gradus.tasks.runtime.calls:execute")
-    parser.add_argument("--preload", default="")
-    options = parser.parse_args()
+    executor, preloaded = sys.argv[1:]
     guardian = _leave_guardian()
     parent = Parent()
     cast("TextIOWrapper", sys.stdout).reconfigure(encoding="utf-8")
@@ -65,9 +61,9 @@ def main() -> None:
     jobs = parent.incoming()
     # transformers imports these, a fifth of its own import, for assisted decoding and for models of images.
     with lean_imports("pandas", "scipy", "sklearn"):
-        for name in filter(None, options.preload.split(",")):
+        for name in filter(None, preloaded.split(",")):
             importlib.import_module(name)
-    module, _, function = options.execute.partition(":")
+    module, _, function = executor.partition(":")
     execute: Executor = getattr(importlib.import_module(module), function)
     parent.send({"kind": "ready"})
     warm = Warm()
