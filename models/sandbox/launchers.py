@@ -54,7 +54,7 @@ class Namespaces:
         self._group = groups.made(*groups.bounds(limits))
         config = json.dumps({"folders": folders, "limits": limits})
         with theirs:
-            command = [*entering(python, "zygote"), str(theirs.fileno()), config]
+            command = [*entering(python, "fork_cells"), str(theirs.fileno()), config]
             self._process = _started(self._group.entered_by(command), theirs)
         line = _line(self._control)
         self.grouped = self._group.holds(self._process.pid)
@@ -181,10 +181,11 @@ def _line(connection: socket.socket) -> bytes:
     return b""
 
 
-def entering(python: str, module: str) -> list[str]:
-    """Return the command that runs `main` of one of the modules within, in a clean interpreter."""
+def entering(python: str, first: str) -> list[str]:
+    """Return the command that runs a function of gradus.models.sandbox.inside.entry, in a clean interpreter."""
     code = (
-        f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {_MODULE}.{module} import main; del sys.path[0]; main()"
+        f"import sys; sys.path.insert(0, sys.argv.pop(1)); from {_MODULE}.entry import {first}; "
+        f"del sys.path[0]; {first}()"
     )
     return [*_clean(python, code), _ROOT]
 

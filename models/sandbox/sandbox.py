@@ -313,7 +313,7 @@ def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
     folders = [*SYSTEM_FOLDERS, *dict.fromkeys((sys.base_prefix, sys.prefix)), *ours, *files]
     if available_backend() == Namespaces.name:
         view = {"folders": folders, "disk": _CONFINED_BYTES}
-        return [*entering(interpreter_and_folders("")[0], "confined"), json.dumps(view), *command]
+        return [*entering(interpreter_and_folders("")[0], "run_confined"), json.dumps(view), *command]
     return [
         *("bwrap", *BWRAP, *(word for path in folders for word in shown(path)), "--proc", "/proc", "--dev", "/dev"),
         *("--size", str(_CONFINED_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH),

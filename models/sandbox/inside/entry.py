@@ -1,6 +1,7 @@
-"""The process from which cells are forked: a clean interpreter in a user, mount and network namespace of its own.
+"""First processes: clean interpreters that enter a user, mount and network namespace of their own.
 
-It sees no program and no input: a request brings the socket of a cell, which speaks to the other side itself.
+From one, cells are forked. It sees no program and no input: a request brings the socket of a cell, which speaks to the
+other side itself. The other runs a command of ours, with the rights of this user and a view of some files alone.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import Any, NoReturn
 
 from gradus.models.sandbox.inside import linux
 from gradus.models.sandbox.inside.cell import SCRATCH, WORK, mount_own, serve
+from gradus.models.sandbox.inside.filter import refuse_calls
 
 _IMPORTED = (
     *("bisect", "collections", "copy", "datetime", "decimal", "fractions", "functools", "heapq", "itertools"),
@@ -23,9 +25,10 @@ _IMPORTED = (
 )
 """Modules that most programs import: here they are imported once."""
 _DEVICES = ("null", "zero", "full", "random", "urandom")
+_NEW = linux.NEW_PIDS | linux.NEW_MOUNTS | linux.NEW_HOSTNAME
 
 
-def main() -> None:
+def fork_cells() -> None:
     """Enter the namespaces, say so, and fork a cell for every socket that arrives, until the other side is gone."""
     control = socket.socket(fileno=int(sys.argv[1]))
     config: dict[str, Any] = json.loads(sys.argv[2])
@@ -53,7 +56,7 @@ def _cell(connection: socket.socket, limits: dict[str, int]) -> NoReturn:
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         linux.die_with_parent()
-        linux.unshare(linux.NEW_PIDS | linux.NEW_MOUNTS | linux.NEW_IPC | linux.NEW_HOSTNAME)
+        linux.unshare(_NEW | linux.NEW_IPC)
         first = os.fork()
         if first == 0:
             linux.die_with_parent()
@@ -64,6 +67,43 @@ def _cell(connection: socket.socket, limits: dict[str, int]) -> NoReturn:
             os.waitpid(first, 0)
     finally:
         os._exit(0)
+
+
+def run_confined() -> None:
+    """Enter the namespaces, run the command of the arguments, and end as it ends."""
+    config, command = json.loads(sys.argv[1]), sys.argv[2:]
+    try:
+        enter(config["folders"])
+        linux.unshare(_NEW)
+    except OSError as error:
+        sys.exit(f"the sandbox cannot be entered: {error}")
+    first = os.fork()
+    if first == 0:
+        _first(command, config["disk"])
+    _end_like(first)
+
+
+def _first(command: list[str], disk_bytes: int) -> NoReturn:
+    """Process 1, which the kernel keeps from the default action of signals: the command is a child of it."""
+    linux.die_with_parent()
+    mount_own(SCRATCH, disk_bytes)
+    child = os.fork()
+    if child == 0:
+        os.chdir(SCRATCH)
+        os.environ.update(HOME=SCRATCH, TMPDIR=SCRATCH)
+        linux.drop_rights({}, keep_user=True)
+        refuse_calls()
+        os.execvp(command[0], command)  # noqa: S606 - no shell is wanted
+    _end_like(child)
+
+
+def _end_like(child: int) -> NoReturn:
+    while True:
+        pid, status = os.wait()
+        if pid == child:
+            code = os.waitstatus_to_exitcode(status)
+            # A signal as a shell says it: process 1 cannot end by one.
+            os._exit(code if code >= 0 else 128 - code)
 
 
 def enter(folders: Sequence[str]) -> None:
