@@ -25,7 +25,7 @@ from gradus.data.runlock import LOCK, sole
 from gradus.tasks.config.settings import code_root
 from gradus.tasks.host.home_folder import FOR_OWNER
 from gradus.tasks.host.processes import child_environment, last_words, open_log
-from gradus.tasks.servers.keeper import KEEPER, MAX_FAILURES, Given, Server, is_ours
+from gradus.tasks.servers.keeper import KEEPER, MAX_FAILURES, Server, is_ours
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_S = 180.0
@@ -202,7 +202,7 @@ def _start(server: Server, environment: Environment, listener: socket.socket) ->
             control.bind(address)
         path.chmod(0o600)
         control.listen(128)
-        given: Given = {
+        given = {
             "server": server,
             "command": [*SERVE, server["app"]],
             "path": str(path),

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import TypedDict
 
 KEEPER = "GRADUS_KEEPER"
-"""Environment variable of a keeper and its server: a `Given` as JSON."""
+"""Environment variable of a keeper and its server: the arguments of a `Keeper` as JSON."""
 PID = "GRADUS_KEEPER_PID"
 """The same of a server: the process that it is killed with."""
 MAX_FAILURES = 3
@@ -49,29 +49,20 @@ class Server(TypedDict):
     """Seconds without a command after which it is ended."""
 
 
-class Given(TypedDict):
-    """Arguments of a keeper. Descriptors are inherited; `user` is the connection to the command that starts it."""
-
-    server: Server
-    command: list[str]
-    path: str
-    """File of the keeper's socket."""
-    made_ns: int
-    """Time of that file, to tell it from another keeper's."""
-    control: int
-    listener: int
-    user: int
-
-
 class Keeper:
     """A keeper with its server and the commands that use it."""
 
-    def __init__(self, given: Given) -> None:
-        self._given = given
-        self._path = Path(given["path"])
-        self._control = socket.socket(fileno=given["control"])
-        self._listener = socket.socket(fileno=given["listener"])
-        self._users = {socket.socket(fileno=given["user"])}
+    def __init__(
+        self, server: Server, command: list[str], path: str, made_ns: int, control: int, listener: int, user: int
+    ) -> None:
+        """Start it: `path` is the file of its socket, made at `made_ns`, which tells it from another keeper's.
+
+        Descriptors are inherited; `user` is the connection to the command that starts it.
+        """
+        self._facts, self._command = server, command
+        self._path, self._made_ns = Path(path), made_ns
+        self._control, self._listener = socket.socket(fileno=control), socket.socket(fileno=listener)
+        self._users = {socket.socket(fileno=user)}
         self._failures = 0
         self._start()
 
@@ -114,7 +105,7 @@ class Keeper:
         self._up = False
         self._log_start = os.fstat(2).st_size
         self._server = subprocess.Popen(
-            [sys.executable, "-P", "-m", *self._given["command"], "--fd", str(self._listener.fileno())],
+            [sys.executable, "-P", "-m", *self._command, "--fd", str(self._listener.fileno())],
             env={**os.environ, PID: str(os.getpid())},
             pass_fds=[self._listener.fileno()],
             process_group=0,
@@ -134,7 +125,7 @@ class Keeper:
         with contextlib.suppress(OSError):
             user, _ = self._control.accept()
             if is_ours(user):
-                facts = json.dumps([self._given["server"], self._up])
+                facts = json.dumps([self._facts, self._up])
                 socket.send_fds(user, [facts.encode()], [self._listener.fileno()])
                 self._users.add(user)
 
@@ -146,13 +137,13 @@ class Keeper:
     def _is_wanted(self, used: float) -> bool:
         if not self._path.parent.is_dir():
             return False
-        is_idle = time.monotonic() - used >= self._given["server"]["idle_s"]
+        is_idle = time.monotonic() - used >= self._facts["idle_s"]
         return bool(self._users) or (not is_idle and self._is_known())
 
     def _is_known(self) -> bool:
         """Return whether commands find this keeper; False if another has taken its place."""
         with contextlib.suppress(OSError):
-            return self._path.stat().st_mtime_ns == self._given["made_ns"]
+            return self._path.stat().st_mtime_ns == self._made_ns
         return False
 
 
@@ -171,4 +162,4 @@ def _received(peer: socket.socket) -> bool:
 
 
 if __name__ == "__main__":
-    Keeper(json.loads(os.environ[KEEPER])).keep()
+    Keeper(**json.loads(os.environ[KEEPER])).keep()
