@@ -76,8 +76,8 @@ class _IdleDeathError(_DeathError):
     """A warm worker that was dead before it took its next job; nothing of the job was begun."""
 
 
-class Worker:
-    """One child process and the pipe to it."""
+class Worker(Child):
+    """One child process that does jobs, and the pipe to it."""
 
     def __init__(self, made_of: MadeOf, log_path: Path) -> None:
         self.made_of = made_of
@@ -87,23 +87,17 @@ class Worker:
         with open_log(log_path) as log:
             self._log_start = log.tell()
             environment = {**dict(environment), "GRADUS_RUN_LOGS": str(log_path.parent)}
-            self._child = Child(command, env=environment, output=log, errors=log)
-        self.pid = self._child.pid
+            super().__init__(command, env=environment, output=log, errors=log)
         self._heard: deque[dict[str, Any]] = deque()
         self.is_ready = False
         """True once the child has started and takes jobs."""
-
-    @property
-    def alive(self) -> bool:
-        """Return whether the child still runs."""
-        return self._child.alive
 
     def run(self, job: Mapping[str, object], limits: Limits, on_beat: OnBeat) -> Report:
         """Do one job; the child's error as the typed error it was, StageError if the child itself failed."""
         stage = str(job.get("stage", "?"))
         try:
             self.make_ready(stage, limits)
-            self._child.send(job)  # _receive reports a dead child
+            self.send(job)  # _receive reports a dead child
             try:
                 self._receive(stage, limits.wall_s, limits.silence_s, on_beat, "taken")
             except _DeathError as death:
@@ -139,7 +133,7 @@ class Worker:
 
     def close(self) -> None:
         """End the child and everything it started."""
-        self._child.end()
+        self.end()
         remove_folders(self.pid)
 
     def _receive(self, stage: str, wall_s: float, silence_s: float, on_beat: OnBeat, until: str) -> dict[str, Any]:
@@ -172,16 +166,16 @@ class Worker:
         """The next message of the child; empty when none comes in time."""
         until = time.monotonic() + timeout_s
         while not self._heard:
-            if self._child.closed:
+            if self.closed:
                 raise self._death()
-            if not self._child.wait(until - time.monotonic()):
+            if not self.wait(until - time.monotonic()):
                 return {}
-            self._heard += self._child.receive()
+            self._heard += self.receive()
         return self._heard.popleft()
 
     def _death(self) -> "_DeathError":
-        self._child.settle(_SETTLE_S)
-        code = self._child.end()
+        self.settle(_SETTLE_S)
+        code = self.end()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         cause = " (out of memory?)" if code == -signal.SIGKILL else ""
         tail = last_words(self.log_path, self._log_start)
