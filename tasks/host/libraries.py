@@ -18,14 +18,12 @@ import logging
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import cached_property, partial
 from importlib import metadata
 from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from gradus.data.errors import UsageError, in_words
@@ -182,16 +180,10 @@ def default_drawing(style: Mapping[Any, Any] | None = None) -> Generator[None]:
 class _BeforePrefect(MetaPathFinder):
     """Shuts the sources when Prefect is first imported: a command that needs no Prefect does not pay for it."""
 
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002 - the protocol of finders
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> None:
         """Find nothing; Python continues with the next finder."""
         if fullname == "prefect.settings":
             _shut()
-        return None
 
 
 def _shut() -> None:
