@@ -147,11 +147,11 @@ class Session:
     seed: int
     forced: frozenset[tuple[str, int, str]] = frozenset()
     separate_sampler: bool = False
-    on_progress: Callable[[str, float, str], None] | None = None
+    on_progress: Callable[[str, float, str], None] = lambda _label, _frac, _text: None
     """Called on every heartbeat: the stage's label, the share done, the same in the stage's own units."""
-    on_end: Callable[[Outcome], None] | None = None
+    on_end: Callable[[Outcome], None] = lambda _: None
     """Called after every stage that succeeded."""
-    on_wait: Callable[[str], None] | None = None
+    on_wait: Callable[[str], None] = lambda _: None
     """Called every few seconds with the run that a stage waits for, and with other messages."""
     restores: bool = False
     """Restore a pruned checkpoint that a stage in a worker reads, as one of rounds that a run shares with another."""
@@ -173,8 +173,7 @@ class Session:
         request = _Request(self, replace(call, config=pinned(call.config)))
         outcome = _task_called(call.name)(request, wait_for=self._made_by(call.inputs)).result()
         self.outcomes.append(outcome)
-        if self.on_end is not None:
-            self.on_end(outcome)
+        self.on_end(outcome)
         if (account := self._resuming.after(outcome, call.inputs, call.facts)) is not None:
             self.journal.resumed(account)
             self.say(sentence(account))
@@ -198,8 +197,7 @@ class Session:
 
     def say(self, text: str) -> None:
         """Show a sentence at the terminal."""
-        if self.on_wait is not None:
-            self.on_wait(text)
+        self.on_wait(text)
 
     def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
         """Let the checkpoints of other rounds than these lose their weights, and their train states.
@@ -325,8 +323,7 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
 
     def beat(frac: float, text: str = "") -> None:
         artifact(frac, text)
-        if session.on_progress is not None:
-            session.on_progress(request.call.label, frac, text)
+        session.on_progress(request.call.label, frac, text)
 
     beat(0.0, "begun")
     session.gpu.take(request.call.config)

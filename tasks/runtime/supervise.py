@@ -112,7 +112,7 @@ class Worker(Child):
     def make_ready(self, stage: str, limits: Limits) -> None:
         """Wait until the child has started; `stage` is named if it does not."""
         if not self.is_ready:
-            self._receive(stage, limits.start_s, limits.start_s, lambda *_: None, "ready")
+            self._receive(stage, limits.start_s, limits.start_s, lambda _frac, _text: None, "ready")
             self.is_ready = True
 
     def move(self, log_path: Path) -> bool:
@@ -121,7 +121,7 @@ class Worker(Child):
             self._log_start = log.tell()
         self.log_path = log_path
         try:
-            self.run({"stage": "move", "log": str(log_path)}, Limits(wall_s=MOVE_S), lambda *_: None)
+            self.run({"stage": "move", "log": str(log_path)}, Limits(wall_s=MOVE_S), lambda _frac, _text: None)
         except StageError:
             return False
         return True
