@@ -1,4 +1,4 @@
-"""The parent's end of a child process.
+"""The parent's end of a child process, and the end of a process with everything that it started.
 
     child = Child([sys.executable, "-P", "-m", "module"], env=environment, output=log, errors=log)
     child.send({"do": "count"})
@@ -17,6 +17,7 @@ import json
 import os
 import secrets
 import select
+import signal
 import socket
 import subprocess
 import time
@@ -24,8 +25,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from gradus.models.processes.tree import kill_tree
+import psutil
 
+STOP_S = 0.5
+"""Seconds to wait for a process to stop, before its children are looked for all the same."""
+GONE_S = 5.0
+"""Seconds to wait for killed processes to end: a busy machine takes some, a broken disk for ever."""
+_ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _AGAIN_S = 0.005
 _READ_BYTES = 1 << 16
 _WRITE_BYTES = 1 << 18
@@ -158,3 +164,49 @@ class Child:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
         return message if genuine else None
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process, its process group and every descendant, whatever sessions they made for themselves.
+
+    On return they have ended, but for those that the kernel could not end within `GONE_S`; the process itself is not
+    waited for by name: that is its parent's. Not found: a descendant whose own parent had ended before the call.
+    """
+    family = _stopped_family(pid)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    for process in family:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    _wait(family, _ENDED, GONE_S)
+
+
+def _stopped_family(pid: int) -> list[psutil.Process]:
+    """The process and its descendants, stopped, so that none starts another while they are being ended."""
+    try:
+        root = psutil.Process(pid)
+    except psutil.Error:
+        return []
+    family: list[psutil.Process] = []
+    found = [root]
+    # A process may have been starting a child as it was stopped: look until none is new.
+    while found:
+        for process in found:
+            with contextlib.suppress(psutil.Error):
+                process.suspend()
+        _wait(found, (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP, *_ENDED), STOP_S)
+        family += found
+        try:
+            found = [child for child in root.children(recursive=True) if child not in family]
+        except psutil.Error:
+            return family
+    return family
+
+
+def _wait(processes: list[psutil.Process], until: tuple[str, ...], limit_s: float) -> None:
+    """Wait until each has one of these states or is no more."""
+    give_up = time.monotonic() + limit_s
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            while process.status() not in until and time.monotonic() < give_up:
+                time.sleep(_AGAIN_S)

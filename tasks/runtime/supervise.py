@@ -31,8 +31,7 @@ from typing import Any
 
 from gradus.data.errors import GradusError, StageError
 from gradus.models.judging.folders import remove_folders
-from gradus.models.processes.child import Child
-from gradus.models.processes.tree import kill_tree
+from gradus.models.processes.child import Child, kill_tree
 from gradus.tasks.host.interrupt import raise_if_interrupted
 from gradus.tasks.host.processes import child_environment, known_error, last_words, open_log
 from gradus.tasks.runs.records import Report

@@ -18,7 +18,7 @@ from gradus.models.engines.hf import HfEngine
 from gradus.models.engines.server import ServerEngine
 from gradus.models.engines.settings import ServerConfig
 from gradus.models.policy import load_policy
-from gradus.models.processes.tree import kill_tree
+from gradus.models.processes.child import kill_tree
 from tests.patience import quiet_port, until
 
 BOUND = 2e-4

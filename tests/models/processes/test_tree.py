@@ -7,7 +7,7 @@ import sys
 import psutil
 import pytest
 
-from gradus.models.processes.tree import kill_tree
+from gradus.models.processes.child import kill_tree
 from tests.patience import until
 
 GROWING = """
