@@ -24,8 +24,9 @@ import itertools
 import json
 import shutil
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -236,11 +237,11 @@ def _with_keys(rows: pa.Table, table: str) -> pa.Table:
 def export(store: Store, ref: Ref, out: Path) -> Path:
     """Copy an artifact out of the lake: to one .parquet or .jsonl file, or to a folder."""
     if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
-        copies = [_Copy.planned(out, store.path(ref), store.verify(ref))]
+        copies = [_planned_copy(out, store.path(ref), store.verify(ref))]
         if ref.table == CHECKPOINTS:
             copies.append(_copy_of_state(store, ref, out / _STATE))
-        for each in copies:
-            each.make()
+        for copy in copies:
+            copy()
         return out
     out.parent.mkdir(parents=True, exist_ok=True)
     write_rows(store.read(ref), out)
@@ -259,60 +260,52 @@ def write_rows(rows: pa.Table, out: Path, *, nulls: bool = True) -> None:
                 file.write(json.dumps(kept, ensure_ascii=False) + "\n")
 
 
-@dataclass(frozen=True)
-class _Copy:
-    """Steps of a copy into a folder: files of an earlier copy removed, those of the lake written, the manifest last."""
+def _planned_copy(out: Path, source: Path, manifest: Manifest | None) -> Callable[[], None]:
+    """Return a function that copies files of the lake into a folder; without a manifest it removes an earlier copy.
 
-    out: Path
-    source: Path
-    manifest: Manifest | None
-    """None removes an earlier copy, if there is one."""
-    removed: tuple[Path, ...] = ()
-    written: Mapping[str, Path] = field(default_factory=dict[str, Path])
-
-    @classmethod
-    def planned(cls, out: Path, source: Path, manifest: Manifest | None) -> "_Copy":
-        """Return the steps; BadInputError or CorruptArtifactError for a file that is not Gradus's."""
-        before, wanted = (
-            {entry.name: entry for entry in each.files} if each else {} for each in (manifest_of_copy(out), manifest)
-        )
-        removed: list[Path] = []
-        written = {name: source / name for name in wanted}
-        for name in sorted({*before, *wanted}):
-            try:
-                path = regular_file(out, name)
-            except FileNotFoundError:
-                continue
-            sha256 = sha256_file(path)
-            if sha256 not in {known[name].sha256 for known in (before, wanted) if name in known}:
-                raise BadInputError(f"{path} exists already, and Gradus did not write it so", hint=ANOTHER)
-            if name not in wanted:
-                removed.append(path)
-            elif sha256 == wanted[name].sha256:
-                del written[name]
-        return cls(out, source, manifest, tuple(removed), written)
-
-    def make(self) -> None:
-        """Do it."""
-        for path in self.removed:
-            path.unlink()
-        if self.manifest is None:
-            (self.out / FILE_NAME).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # none was there, or something of the user's is in it
-                self.out.rmdir()
-            return
-        self.out.mkdir(parents=True, exist_ok=True)
-        for name, source in self.written.items():
-            final = self.out / name
-            final.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(final) as temporary:
-                shutil.copyfile(source, temporary)
-        replace_file(self.out / FILE_NAME, self.manifest.to_bytes())
+    Raise BadInputError or CorruptArtifactError for a file that is not Gradus's.
+    """
+    before, wanted = (
+        {entry.name: entry for entry in each.files} if each else {} for each in (manifest_of_copy(out), manifest)
+    )
+    removed: list[Path] = []
+    written = {name: source / name for name in wanted}
+    for name in sorted({*before, *wanted}):
+        try:
+            path = regular_file(out, name)
+        except FileNotFoundError:
+            continue
+        sha256 = sha256_file(path)
+        if sha256 not in {known[name].sha256 for known in (before, wanted) if name in known}:
+            raise BadInputError(f"{path} exists already, and Gradus did not write it so", hint=ANOTHER)
+        if name not in wanted:
+            removed.append(path)
+        elif sha256 == wanted[name].sha256:
+            del written[name]
+    return partial(_copy, out, manifest, removed, written)
 
 
-def _copy_of_state(store: Store, ref: Ref, out: Path) -> _Copy:
-    """Return the copy of a checkpoint's train state, an empty one if that is not kept."""
+def _copy(out: Path, manifest: Manifest | None, removed: Sequence[Path], written: Mapping[str, Path]) -> None:
+    """Remove files of an earlier copy, then write those of the lake, the manifest last."""
+    for path in removed:
+        path.unlink()
+    if manifest is None:
+        (out / FILE_NAME).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # none was there, or something of the user's is in it
+            out.rmdir()
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    for name, source in written.items():
+        final = out / name
+        final.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(final) as temporary:
+            shutil.copyfile(source, temporary)
+    replace_file(out / FILE_NAME, manifest.to_bytes())
+
+
+def _copy_of_state(store: Store, ref: Ref, out: Path) -> Callable[[], None]:
+    """Return a function that copies a checkpoint's train state, or removes an earlier copy if that is not kept."""
     if out.is_symlink() or (out.exists() and not out.is_dir()):
         raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
     state = state_ref(ref)
-    return _Copy.planned(out, store.path(state), store.verify(state) if store.find(state) else None)
+    return _planned_copy(out, store.path(state), store.verify(state) if store.find(state) else None)
