@@ -25,7 +25,6 @@ import json
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -63,27 +62,21 @@ from gradus.tasks.preflight.checks import (
 
 _STATE = "train_state"
 """The folder of a copied checkpoint that has its train state."""
+_Verified = tuple[Manifest, Mapping[str, Path]]
+"""The manifest of a folder from elsewhere and the files that it names, each with the bytes that it says."""
 
 
-@dataclass(frozen=True)
-class _Verified:
-    """The manifest of a folder from elsewhere and the files that it names, each with the bytes that it says."""
-
-    manifest: Manifest
-    files: Mapping[str, Path]
-
-    @classmethod
-    def read(cls, folder: Path) -> "_Verified":
-        regular_file(folder, FILE_NAME)
-        manifest = read_manifest(folder, ASK_AGAIN)
-        if manifest.schema_version > SCHEMA_VERSION:
-            raise CorruptArtifactError(
-                f"{folder} was written by a newer version (schema {manifest.schema_version})",
-                hint="upgrade gradus to read it",
-            )
-        if pruned_files(folder, manifest.files):
-            raise BadInputError(f"files of {folder} were pruned", hint="restore them there first: `gradus restore`")
-        return cls(manifest, verified_files(folder, manifest.files, ASK_AGAIN))
+def _verified(folder: Path) -> _Verified:
+    regular_file(folder, FILE_NAME)
+    manifest = read_manifest(folder, ASK_AGAIN)
+    if manifest.schema_version > SCHEMA_VERSION:
+        raise CorruptArtifactError(
+            f"{folder} was written by a newer version (schema {manifest.schema_version})",
+            hint="upgrade gradus to read it",
+        )
+    if pruned_files(folder, manifest.files):
+        raise BadInputError(f"files of {folder} were pruned", hint="restore them there first: `gradus restore`")
+    return manifest, verified_files(folder, manifest.files, ASK_AGAIN)
 
 
 def taken(store: Store, folder: Path, table: str) -> Ref:
@@ -95,28 +88,28 @@ def taken(store: Store, folder: Path, table: str) -> Ref:
     ref = artifact_in(folder, table)
     if store.find(ref) is None:
         for each in _wanted(store, folder):
-            store.take(each.manifest, each.files)
+            store.take(*each)
     return ref
 
 
 def _wanted(store: Store, folder: Path) -> list[_Verified]:
     """Return the artifacts to take, in order; nothing is written before all are checked."""
-    found = _Verified.read(folder)
-    table = found.manifest.table
+    manifest, files = _verified(folder)
+    table = manifest.table
     if table != CHECKPOINTS:
-        for path in [found.files[shard.name] for shard in found.manifest.shards] if table in TABLES else []:
+        for path in [files[shard.name] for shard in manifest.shards] if table in TABLES else []:
             try:
                 odd = misfit(pq.read_schema(path), TABLES[table])
             except (pa.ArrowException, OSError):
                 odd = "it is no Parquet"
             if odd:
                 raise BadInputError(f"{path} is no table of {table}: {odd}", hint="convert it first")
-        return [found]
-    refuse_other_weights(found.files)
-    base = _base(folder, found.manifest)
+        return [(manifest, files)]
+    refuse_other_weights(files)
+    base = _base(folder, manifest)
     below = [] if base is None or store.find(base) is not None else [_beside(folder, base)]
-    _refuse_other_base(found, base)
-    return [*below, found, *_train_state(store, folder, found.manifest.ref)]
+    _refuse_other_base(files, base)
+    return [*below, (manifest, files), *_train_state(store, folder, manifest.ref)]
 
 
 def _base(folder: Path, manifest: Manifest) -> Ref | None:
@@ -135,17 +128,17 @@ def _beside(folder: Path, base: Ref) -> _Verified:
             f"{folder} is an adapter, and its base {base} is neither in the lake nor beside it",
             hint="import the base first: name it with --policy once",
         )
-    found = _Verified.read(place)
-    if found.manifest.ref != base or BASE in found.manifest.parents:
+    manifest, files = _verified(place)
+    if manifest.ref != base or BASE in manifest.parents:
         raise BadInputError(f"{place} is not the whole policy {base}, the base of {folder}", hint=ASK_AGAIN)
-    refuse_other_weights(found.files)
-    _refuse_other_base(found, None)
-    return found
+    refuse_other_weights(files)
+    _refuse_other_base(files, None)
+    return manifest, files
 
 
-def _refuse_other_base(found: _Verified, base: Ref | None) -> None:
+def _refuse_other_base(files: Mapping[str, Path], base: Ref | None) -> None:
     """Raise BadInputError if an adapter's configuration leads to another folder than that of its base in the lake."""
-    for name, path in found.files.items():
+    for name, path in files.items():
         above, _, last = name.rpartition("/")
         if last != ADAPTER_CONFIG:
             continue
@@ -166,7 +159,7 @@ def _train_state(store: Store, folder: Path, ref: Ref) -> list[_Verified]:
             continue
         regular_file(found, FILE_NAME)
         if read_manifest(found, ASK_AGAIN).ref == state:
-            return [_Verified.read(found)]
+            return [_verified(found)]
     return []
 
 
