@@ -3,8 +3,8 @@
     app = guarded(app)      # any ASGI application
 
 Refused before the application sees it: a request under another host name (DNS rebinding) and one from a page of another
-origin, whatever its method, websockets included. Prefect checks the secret of requests itself; `Login` does it for an
-application that does not.
+origin, whatever its method, websockets included. Prefect checks the secret of requests itself; `with_login` does it for
+an application that does not.
 """
 
 import base64
@@ -24,38 +24,23 @@ HEALTH = "/health"
 _OWN_SITES = ("same-origin", "none")
 
 
-class Door:
-    """ASGI middleware: refuse pages of other origins."""
+def with_login(app: ASGIApp, key: str) -> ASGIApp:
+    """Ask each request for the secret, by HTTP's basic authentication; refuse websockets. `HEALTH` is open to all."""
+    known = basic(key).encode()
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on one connection, or refuse it."""
-        refused = scope["type"] in ("http", "websocket") and _is_foreign(scope)
-        app = PlainTextResponse("Foreign origin", status_code=403) if refused else self._app
-        await app(scope, receive, send)
-
-
-class Login:
-    """ASGI middleware: ask each request for the secret, by HTTP's basic authentication; `HEALTH` is open to all."""
-
-    def __init__(self, app: ASGIApp, *, key: str) -> None:
-        self._app = app
-        self._known = basic(key).encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass on a request that knows the secret; refuse others, and websockets."""
+    async def asking(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != HEALTH:
             given = Headers(scope=scope).get("authorization", "")
-            if not hmac.compare_digest(given.encode("latin-1"), self._known):
-                asking = {"WWW-Authenticate": 'Basic realm="Gradus", charset="UTF-8"'}
-                await PlainTextResponse("A password is needed", 401, asking)(scope, receive, send)
+            if not hmac.compare_digest(given.encode("latin-1"), known):
+                asked = {"WWW-Authenticate": 'Basic realm="Gradus", charset="UTF-8"'}
+                await PlainTextResponse("A password is needed", 401, asked)(scope, receive, send)
                 return
         elif scope["type"] == "websocket":
             await PlainTextResponse("No websockets here", 403)(scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await app(scope, receive, send)
+
+    return asking
 
 
 def basic(key: str) -> str:
@@ -67,7 +52,13 @@ def guarded(app: ASGIApp) -> ASGIApp:
     """Guard an application; a server that a keeper started is killed with it."""
     if PID in os.environ:
         die_with_parent(int(os.environ[PID]))
-    return TrustedHostMiddleware(Door(app), allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
+
+    async def door(scope: Scope, receive: Receive, send: Send) -> None:
+        refused = scope["type"] in ("http", "websocket") and _is_foreign(scope)
+        chosen = PlainTextResponse("Foreign origin", status_code=403) if refused else app
+        await chosen(scope, receive, send)
+
+    return TrustedHostMiddleware(door, allowed_hosts=["127.0.0.1", "localhost"], www_redirect=False)
 
 
 def _is_foreign(scope: Scope) -> bool:

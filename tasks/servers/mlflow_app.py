@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from gradus.tasks.config.settings import Home
 from gradus.tasks.host.home_folder import secret
 from gradus.tasks.host.libraries import lean_imports
-from gradus.tasks.servers.door import Login, guarded
+from gradus.tasks.servers.door import guarded, with_login
 from gradus.tasks.tracking.client import artifacts_uri, tracking_uri
 
 with lean_imports():
@@ -54,7 +54,7 @@ def create() -> ASGIApp:
         constants.SERVE_ARTIFACTS_ENV_VAR: "true",
     }
     initialize_backend_stores(store, store, _PROXIED)
-    return guarded(Login(application(), key=secret(home)))
+    return guarded(with_login(application(), secret(home)))
 
 
 def application() -> FastAPI:
