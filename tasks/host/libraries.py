@@ -63,15 +63,12 @@ def lean_imports(*optional: str) -> Generator[Callable[[], None]]:
         end()
 
 
-class _NotFound(MetaPathFinder):
-    """Finds a module not installed; for None in sys.modules compiled code takes None for the module."""
-
-    def __init__(self, module: str) -> None:
-        self.module = module
+class _NoPandas(MetaPathFinder):
+    """Finds pandas not installed; for None in sys.modules compiled code takes None for the module."""
 
     def find_spec(self, fullname: str, *_: object) -> None:
-        """Raise ModuleNotFoundError for the module."""
-        if fullname == self.module:
+        """Raise ModuleNotFoundError for pandas."""
+        if fullname == "pandas":
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
 
 
@@ -82,7 +79,7 @@ def arrow_without_pandas() -> None:
     """
     import pyarrow as pa  # noqa: PLC0415 - for programs alone that hide pandas
 
-    finder = _NotFound("pandas")
+    finder = _NoPandas()
     sys.meta_path.insert(0, finder)
     pa.scalar(value=True)
     sys.meta_path.remove(finder)
