@@ -80,7 +80,7 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             label_flow_run(spec.name, spec.verb)
             say_started(spec.name)
             sidecar = start_sidecar(folder, login) if reports_now() else None
-            pool = WorkerPool(folder / "logs", env=thread_settings(1 + separate_sampler), kept=kept_workers())
+            pool = WorkerPool(folder / "logs", env=thread_settings(1 + separate_sampler), kept=kept_workers.get())
             with pool, StageView(rounds=spec.rounds) as view:
                 session = Session(
                     store,

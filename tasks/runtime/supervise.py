@@ -213,23 +213,19 @@ class KeptWorkers:
         self.maker.shutdown()
 
 
-_kept: ContextVar[KeptWorkers | None] = ContextVar("kept", default=None)
+kept_workers: ContextVar[KeptWorkers | None] = ContextVar("kept_workers", default=None)
+"""Workers that are kept from run to run here; None outside of `keeping_workers`."""
 
 
 @contextlib.contextmanager
 def keeping_workers() -> Generator[None]:
     """Keep workers from run to run in this block."""
     with contextlib.closing(KeptWorkers()) as kept:
-        token = _kept.set(kept)
+        token = kept_workers.set(kept)
         try:
             yield
         finally:
-            _kept.reset(token)
-
-
-def kept_workers() -> KeptWorkers | None:
-    """Return what keeps workers here, if anything does."""
-    return _kept.get()
+            kept_workers.reset(token)
 
 
 class WorkerPool:

@@ -26,7 +26,7 @@ def _kept() -> Iterator[None]:
 
 
 def pool(logs: Path, **more: str) -> WorkerPool:
-    return WorkerPool(logs, ENVIRONMENT | more, execute="jobs_for_workers:execute", kept=kept_workers())
+    return WorkerPool(logs, ENVIRONMENT | more, execute="jobs_for_workers:execute", kept=kept_workers.get())
 
 
 def do(workers: WorkerPool, what: str) -> dict[str, Any]:
