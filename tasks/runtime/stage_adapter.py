@@ -8,7 +8,7 @@ manifest; such a stage ends as `Completed(name="Reused")`.
 
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,6 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import CorruptArtifactError, GateError, GradusError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
-from gradus.data.records import Json
 from gradus.tasks.config.settings import wall_limit_s
 from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
 from gradus.tasks.host.processes import Warm
@@ -87,14 +86,14 @@ class Resuming:
         self._counts = self._open is not None
         self._accounts: list[Account] = []
 
-    def after(self, outcome: Outcome, inputs: Mapping[str, Sequence[Ref]], facts: Mapping[str, Json]) -> Account | None:
+    def after(self, outcome: Outcome, call: Call) -> Account | None:
         """Return what is to be said after a stage: the sum at the first that was computed, then of each that continued.
 
         Raise StageError if a rollout of a plan is lost.
         """
         account = outcome.summary.get("resumed") if not outcome.reused else None
         if outcome.stage == "rollout" and account is None and self._counts:
-            account = self._counted(outcome, inputs, facts)
+            account = self._counted(outcome, call)
         if account is not None:
             self._accounts.append(account)
         if outcome.reused or not (self._counts or account):
@@ -102,14 +101,12 @@ class Resuming:
         self._counts, found, self._accounts = False, self._accounts, []
         return total(found)
 
-    def _counted(
-        self, outcome: Outcome, inputs: Mapping[str, Sequence[Ref]], facts: Mapping[str, Json]
-    ) -> Account | None:
+    def _counted(self, outcome: Outcome, call: Call) -> Account | None:
         """The account of rollouts that are reused, or that an attempt began without finishing a shard."""
         if not outcome.reused and str(outcome.ref) not in (self._open or ()):
             return None
-        plan = self._store.read(inputs["plan"][0], _PLANNED)
-        plan = of_use(of_role(plan, str(facts.get("role", POLICY))), str(facts.get("use", LEARN)))
+        plan = self._store.read(call.inputs["plan"][0], _PLANNED)
+        plan = of_use(of_role(plan, str(call.facts.get("role", POLICY))), str(call.facts.get("use", LEARN)))
         there = self._store.read(outcome.ref, KEYS)
         return account_of(plan, there if outcome.reused else there.slice(0, 0), there)
 
@@ -174,7 +171,7 @@ class Session:
         outcome = _task_called(call.name)(request, wait_for=self._made_by(call.inputs)).result()
         self.outcomes.append(outcome)
         self.on_end(outcome)
-        if (account := self._resuming.after(outcome, call.inputs, call.facts)) is not None:
+        if (account := self._resuming.after(outcome, call)) is not None:
             self.journal.resumed(account)
             self.say(sentence(account))
         return outcome
