@@ -54,20 +54,16 @@ def create() -> ASGIApp:
         constants.SERVE_ARTIFACTS_ENV_VAR: "true",
     }
     initialize_backend_stores(store, store, _PROXIED)
-    return guarded(with_login(application(), secret(home)))
-
-
-def application() -> FastAPI:
-    """Return MLflow's application with the routes that are served, without access control."""
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     init_fastapi_security(app)
     for router in (otel_router, artifact_router, server_info_router):
         app.include_router(router)
     app.mount("/", WSGIMiddleware(_narrowed()))
-    return app
+    return guarded(with_login(app, secret(home)))
 
 
 def _narrowed() -> Flask:
+    """Return MLflow's application of Flask with the routes that are served."""
     app = Flask("mlflow.server", static_folder=None)
     for rule in whole.url_map.iter_rules():
         if _SERVED.fullmatch(rule.rule) and not rule.rule.endswith(_STARTS_SOMETHING):
