@@ -232,7 +232,10 @@ def export(store: Store, ref: Ref, out: Path) -> Path:
     if ref.table == CHECKPOINTS or out.suffix not in (".parquet", ".jsonl"):
         copies = [_planned_copy(out, store.path(ref), store.verify(ref))]
         if ref.table == CHECKPOINTS:
-            copies.append(_copy_of_state(store, ref, out / _STATE))
+            state, place = state_ref(ref), out / _STATE
+            if place.is_symlink() or (place.exists() and not place.is_dir()):
+                raise BadInputError(f"{place} is no folder of Gradus's", hint=ANOTHER)
+            copies.append(_planned_copy(place, store.path(state), store.verify(state) if store.find(state) else None))
         for copy in copies:
             copy()
         return out
@@ -294,11 +297,3 @@ def _copy(out: Path, manifest: Manifest | None, removed: Sequence[Path], written
         with replacing(final) as temporary:
             shutil.copyfile(source, temporary)
     replace_file(out / FILE_NAME, manifest.to_bytes())
-
-
-def _copy_of_state(store: Store, ref: Ref, out: Path) -> Callable[[], None]:
-    """Return a function that copies a checkpoint's train state, or removes an earlier copy if that is not kept."""
-    if out.is_symlink() or (out.exists() and not out.is_dir()):
-        raise BadInputError(f"{out} is no folder of Gradus's", hint=ANOTHER)
-    state = state_ref(ref)
-    return _planned_copy(out, store.path(state), store.verify(state) if store.find(state) else None)
