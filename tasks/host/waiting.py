@@ -7,11 +7,11 @@
 A turn is a lock of the account, which the kernel frees as soon as a run is killed.
 """
 
-import contextlib
 import os
 import socket
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from threading import Lock
 
@@ -27,8 +27,8 @@ _POLL_S = 0.2
 _SAY_EVERY_S = 5.0
 
 
-def wait_until_free(folder: Path, say: Callable[[str], None], does: str = "") -> float:
-    """Wait while a living process holds the folder, for which it `does` something; return the seconds waited.
+def wait_until_free(folder: Path, say: Callable[[str], None], does: str = "") -> None:
+    """Wait while a living process holds the folder, for which it `does` something.
 
     `say` is called at once and then every few seconds. Raise LockedError if GRADUS_NO_WAIT forbids waiting.
     """
@@ -44,14 +44,11 @@ def wait_until_free(folder: Path, say: Callable[[str], None], does: str = "") ->
             said_s = waited_s
         raise_if_interrupted()
         time.sleep(_POLL_S)
-    return time.monotonic() - started
 
 
-@contextlib.contextmanager
-def hold(folder: Path, run: str, say: Callable[[str], None], does: str = "") -> Generator[None]:
+def hold(folder: Path, run: str, say: Callable[[str], None], does: str = "") -> AbstractContextManager[None]:
     """Hold a folder for a run, after any other process that holds it, for which it `does` something."""
-    with held(folder, lambda: wait_until_free(folder, say, does), command=f"run {run}" if run else ""):
-        yield
+    return held(folder, lambda: wait_until_free(folder, say, does), command=f"run {run}" if run else "")
 
 
 class GpuTurn:
@@ -60,7 +57,7 @@ class GpuTurn:
     def __init__(self, run: str, say: Callable[[str], None]) -> None:
         self._run = run
         self._say = say
-        self._held = contextlib.ExitStack()
+        self._held = ExitStack()
         self._lock = Lock()
         self.taken = False
         """True while the run has the turn."""
