@@ -10,7 +10,6 @@ from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.measuring import pass_at_1, spent
 from gradus.flows.loop.reruns import room_of
-from gradus.flows.loop.round.asking import unbounded
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
@@ -90,7 +89,7 @@ def _within(session: Session, recipe: Recipe, budget: Budget | None, like: str) 
     """Train for the rounds of the recipe, with waves as large as those of the run that it repeats, or for a budget."""
     start, runs = _started(session, recipe), session.journal.folder.parent
     if budget is None:
-        return train(session, recipe, start, room=room_of(session.store, runs / like) if like else unbounded)
+        return train(session, recipe, start, room=room_of(session.store, runs / like) if like else None)
     computed = ComputedSeconds(runs)
 
     def ends(index: int) -> bool:

@@ -4,6 +4,7 @@ The gradient of a method on a stored round at an age of its rows is a cell: one 
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from math import ceil
 from typing import Any
@@ -19,9 +20,9 @@ from gradus.flows.laboratory.ready import LabReady, Method, lab_ready
 from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import start_of
-from gradus.flows.loop.round.by_role import tables
+from gradus.flows.loop.round.measures import Measures
 from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Beginning
+from gradus.flows.loop.round.outcomes import Beginning, tables
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import lasting
@@ -32,7 +33,7 @@ from gradus.tasks.config.learning import GradientConfig, UpdateConfig
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison
 from gradus.tasks.inspect.laboratory import Cell, Failure, Laboratory, keep_laboratory, laboratory
-from gradus.tasks.runtime.calls import Call, Outcome, Stages
+from gradus.tasks.runtime.calls import Outcome, Stages
 
 _HALVINGS = 2
 """Comparisons at half of the budget and at a quarter before the one at all of it."""
@@ -162,11 +163,12 @@ def _of_phase(whole: Steps, stored: StoredRound) -> Steps:
 
 def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: str) -> Outcome:
     """Run the stage `gradient` for the update that a method would make of a round."""
-    index, memory = stored.index, Memory()
-    config = steps.settings("update", index, steps.recipe.update)
-    columns = partial(steps.measures(index, stored.policy, memory).beside, plans=stored.plans, made=stored.made)
+    now = steps.round(stored.index, stored.policy, Memory())
+    config = now.settings("update", steps.recipe.update)
+    columns = partial(Measures(now, steps.known).beside, plans=stored.plans, made=stored.made)
     seen = {"plan": stored.plans, **tables(stored.made)}
-    updates = Updates(steps.session, steps.recipe, [stored.problems], index, steps.past, memory, seen, columns, False)
+    now = replace(now, start=replace(steps.start, problems=stored.problems))
+    updates = Updates(now, seen, columns, last=False)
     inputs = {**tables(stored.made, use=LEARN), "policy": [policy], **({"sampler": [stored.policy]} if age else {})}
     if config.needs_teacher:
         inputs["teacher"] = maybe(steps.start.teacher)
@@ -176,7 +178,7 @@ def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: st
         inputs["reference"] = [steps.start.policy]
     inputs = {**updates.with_batch(config, inputs, name), **stored.held_out}
     purpose = f"{name}-age{age}" if age else name
-    return steps.session.stage(Call("gradient", _settings(config, age), inputs, round=index, purpose=purpose))
+    return now.run("gradient", _settings(config, age), inputs, purpose)
 
 
 def _settings(config: UpdateConfig, age: int) -> GradientConfig:

@@ -10,7 +10,7 @@ from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.round.by_role import Sampled
+from gradus.flows.loop.round.outcomes import Sampled
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Figures, Past
 from gradus.tasks.runs.history import is_learned, sampled_tokens

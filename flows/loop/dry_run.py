@@ -15,7 +15,6 @@ from gradus.flows.loop.expected_signal import SIGNAL_COLUMNS, expected_signal, s
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
 from gradus.flows.loop.reruns import Rerun, other_settings, room_of, stored_recipe
-from gradus.flows.loop.round.asking import unbounded
 from gradus.flows.loop.round.outcomes import Beginning
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
@@ -70,7 +69,7 @@ def look_ahead(home: Home, plan: Rerun) -> Forecast:
         if plan.run is None and (changed := on_other_data(home.runs, recipe)):
             session.remarks.append(changed)
         start = start_of(session, recipe)
-        room = room_of(store, home.runs / plan.like) if plan.like else unbounded
+        room = room_of(store, home.runs / plan.like) if plan.like else None
         trained = train(session, recipe, start, room=room)
         memory = _memory(session, recipe, start)
         signal = expected_signal(session)

@@ -8,10 +8,11 @@ from functools import partial
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.measuring import Measurements
-from gradus.flows.loop.round.asking import Asking, Room, unbounded
-from gradus.flows.loop.round.by_role import tables
+from gradus.flows.loop.round.asking import Asking, Room
+from gradus.flows.loop.round.measures import Measures
 from gradus.flows.loop.round.memory import Memory, Stored, maybe
-from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained
+from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained, tables
+from gradus.flows.loop.round.sampling import Round
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.ahead import run_concurrently
 from gradus.flows.recipe.config import Recipe
@@ -29,7 +30,7 @@ Ends = Callable[[int], bool]
 
 
 def train(
-    session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None, room: Room = unbounded
+    session: Stages, recipe: Recipe, start: Beginning, ends: Ends | None = None, room: Room | None = None
 ) -> Trained:
     """Profile, build hints, then rounds of curate, rollout, score, update, with evaluations between.
 
@@ -41,7 +42,7 @@ def train(
 class _Training:
     """One training run: its rounds in order, and the way back after a guard's breach."""
 
-    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends, room: Room) -> None:
+    def __init__(self, session: Stages, recipe: Recipe, start: Beginning, ends: Ends, room: Room | None) -> None:
         self._ends = ends
         read = frozenset(metric for metric, _ in metrics_read(recipe))
         self._steps = Steps(session, recipe, start, read=read, room=room)
@@ -254,21 +255,17 @@ def evaluate(
     """
     recipe = recipe_of_suite(steps.recipe, suite, steps.past)
     session = OfSuite(steps.session, suite, steps.recipe.evaluate.purpose(suite))
-    start = replace(steps.start, problems=steps.start.suites[suite.name])
-    own = replace(steps, session=session, recipe=recipe, start=start, past=NOTHING, hinted=None)
-    known = {"problems": [start.problems]}
-    plan = session.stage(Call("curate", recipe.curate, known, round=index)).ref
-    first = own.sample_and_score(plan, known["problems"], policy, index)
-    memory = Memory(roles=roles)
-    asking = Asking(own.by_role(index, policy, memory), own.measures(index, policy, memory), known)
-    plans, made = asking.rows(enumerate(suite.waves, start=1), plan, first)
+    start = replace(steps.start, problems=steps.start.suites[suite.name], traces={})
+    now = Round(session, recipe, start, policy, Memory(roles=roles), index, NOTHING)
+    known, measures = {"problems": now.problems}, Measures(now, steps.known)
+    plan = now.run("curate", recipe.curate, known).ref
+    plans, made = Asking(measures, known).rows(enumerate(suite.waves, start=1), plan, now.sampled(plan))
     inputs = {**known, **tables(made, use=LEARN), "baseline": maybe(baseline)}
     if suite.is_shaped:
         shaping = suite_shaping(suite)
-        seen = {**known, "plan": plans, **tables(made)}
-        seen["trackers"] = asking.measures.beside(shaping.tracked, plans, made)
-        inputs["batch"] = [session.stage(Call("shape", shaping, seen, round=index)).ref]
-    return own.run("evaluate", suite.report, inputs, index, facts={"suite": suite.name})
+        seen = {**known, "plan": plans, **tables(made), "trackers": measures.beside(shaping.tracked, plans, made)}
+        inputs["batch"] = [now.run("shape", shaping, seen).ref]
+    return now.run("evaluate", now.settings("evaluate", suite.report), inputs, facts={"suite": suite.name})
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,16 @@
 """Measures of a round: each runs when the first component reads it, and asks its model only of rows that are new."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gradus.components.chosen import MeasureConfig
 from gradus.data.curation.uses import LEARN, START, TEACHER, split_need
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.round.by_role import Sampled, tables
-from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Beginning
-from gradus.flows.recipe.config import Recipe
+from gradus.flows.loop.round.memory import maybe
+from gradus.flows.loop.round.outcomes import Sampled, tables
+from gradus.flows.loop.round.sampling import Round
 from gradus.flows.recipe.course.by_round import measure_config
-from gradus.flows.recipe.course.past import Past
-from gradus.tasks.runtime.calls import Call, Stages
+from gradus.tasks.config.rounds import MeasuringConfig
 
 Known = dict[tuple[str, Ref, Ref | None, Ref, str], Ref]
 """Measures by name, problems, texts, model and settings: those of a frozen model hold for all rounds."""
@@ -22,14 +20,7 @@ Known = dict[tuple[str, Ref, Ref | None, Ref, str], Ref]
 class Measures:
     """The measures of one round, with what they measure."""
 
-    session: Stages
-    recipe: Recipe
-    start: Beginning
-    policy: Ref
-    memory: Memory
-    """As it was before the round."""
-    index: int
-    past: Past
+    round: Round
     known: Known
     hints: Ref | None = None
     _rows: dict[str, list[Ref]] = field(default_factory=dict[str, list[Ref]])
@@ -44,21 +35,22 @@ class Measures:
         """
         columns = [*columns]
         names = {column.partition(".")[0] for column in columns}
-        read = [each for each in self.recipe.measures if each.short in names]
+        read = [each for each in self.round.recipe.measures if each.short in names]
         found = [self._of_problems(each) for each in read if each.of_problems]
         found += [self._of_problems(each, traces) for each in read if each.of_traces and traces is not None]
         of_rows = [each for each in read if not (each.of_problems or each.of_traces)]
         found += [ref for each in of_rows for ref in self._of_rows(each, plans, made)]
-        return [*self.memory.kept(columns), *found]
+        return [*self.round.memory.kept(columns), *found]
 
     def _of_problems(self, measure: MeasureConfig, traces: Ref | None = None) -> Ref:
         """Return what a measure finds of the problems, or of texts of them: once for each model."""
-        settings, model = measure_config(self.recipe, measure, self.index, self.past), self._model(measure)
-        key = measure.short, self.start.problems, traces, model, settings.model_dump_json()
+        start, settings, model = self.round.start, self._settings(measure), self._model(measure)
+        key = measure.short, start.problems, traces, model, settings.model_dump_json()
         if key not in self.known:
-            place = 0 if traces is None else [*dict.fromkeys(self.start.traces.values())].index(traces)
-            inputs = {"problems": [self.start.problems], "policy": [model], **({"traces": [traces]} if traces else {})}
-            self.known[key] = self._run(measure, inputs, f"{measure.short}-{place + 1}" if place else measure.short)
+            place = 0 if traces is None else [*dict.fromkeys(start.traces.values())].index(traces)
+            inputs = {"problems": [start.problems], "policy": [model], "traces": maybe(traces)}
+            purpose = f"{measure.short}-{place + 1}" if place else measure.short
+            self.known[key] = self.round.run("measure", settings, inputs, purpose).ref
         return self.known[key]
 
     def _of_rows(self, measure: MeasureConfig, plans: Sequence[Ref], made: Sequence[Sampled]) -> list[Ref]:
@@ -69,19 +61,19 @@ class Measures:
             model, purpose = self._model(measure), f"{measure.short}-{len(found) + 1}" if found else measure.short
             uses = {split_need(need)[0] for need in measure.needs or ()} - {LEARN}
             said = [each for each in made if each.use in uses]
-            inputs = {**tables([*new, *said]), "problems": [self.start.problems], "plan": [*plans], "policy": [model]}
-            inputs |= {"sampler": [self.policy]} if model != self.policy else {}
+            inputs = {**tables([*new, *said]), "problems": self.round.problems, "plan": [*plans], "policy": [model]}
+            inputs |= {"sampler": [self.round.policy]} if model != self.round.policy else {}
             inputs |= {"hints": maybe(self.hints)} if measure.reads_hints else {}
-            found.append(self._run(measure, inputs, purpose))
+            found.append(self.round.run("measure", self._settings(measure), inputs, purpose).ref)
             seen |= {each.rollouts for each in new}
         return found
 
-    def _run(self, measure: MeasureConfig, inputs: Mapping[str, list[Ref]], purpose: str) -> Ref:
-        settings = measure_config(self.recipe, measure, self.index, self.past)
-        return self.session.stage(Call("measure", settings, inputs, round=self.index, purpose=purpose)).ref
+    def _settings(self, measure: MeasureConfig) -> MeasuringConfig:
+        return measure_config(self.round.recipe, measure, self.round.index, self.round.past)
 
     def _model(self, measure: MeasureConfig) -> Ref:
         """Return the model that a measure asks; a role of the recipe without a policy of its own is the policy."""
-        beside = {START: self.start.policy, TEACHER: self.start.teacher or self.policy}
-        named = {**({} if measure.role in self.recipe.roles else beside), **self.memory.roles}
-        return named.get(measure.role, self.policy)
+        start, policy = self.round.start, self.round.policy
+        beside = {START: start.policy, TEACHER: start.teacher or policy}
+        named = {**({} if measure.role in self.round.recipe.roles else beside), **self.round.memory.roles}
+        return named.get(measure.role, policy)

@@ -6,11 +6,31 @@ from typing import TypeAlias
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.measuring import Choice, Figures
-from gradus.flows.loop.round.by_role import Sampled
 from gradus.flows.loop.round.memory import Memory, Rounds
 
 Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
 """Function that returns the tables of trackers and measures which have the columns, NAME.COLUMN, of a round's rows."""
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Rollouts of one role for one use, and their scores if they are judged."""
+
+    role: str
+    use: str
+    rollouts: Ref
+    scores: Sequence[Ref]
+    tokens: int
+    """Completion tokens that were generated."""
+    num_rollouts: int = 0
+    metrics: Mapping[str, float] = field(default_factory=dict[str, float])
+    """Figures of both stages."""
+
+
+def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[str, list[Ref]]:
+    """Return rollouts and scores by table: all, or those of a role or a use."""
+    kept = [each for each in made if role in ("", each.role) and use in ("", each.use)]
+    return {"rollouts": [each.rollouts for each in kept], "scores": [ref for each in kept for ref in each.scores]}
 
 
 @dataclass(frozen=True)

@@ -3,29 +3,23 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TypeVar
 
 from gradus.components.chosen import WaveConfig
-from gradus.components.settings import Config
-from gradus.data.curation.uses import LEARN, POLICY
+from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
-from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.round.asking import Asking, Room, unbounded
-from gradus.flows.loop.round.by_role import ByRole, Sampled, tables
+from gradus.flows.loop.round.asking import Asking, Room
 from gradus.flows.loop.round.measures import Known, Measures
 from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Beginning, Columns, Gathered
+from gradus.flows.loop.round.outcomes import Beginning, Columns, Gathered, tables
+from gradus.flows.loop.round.sampling import Round
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import curate_config, hint_config, section, stage_config, tracker_config
 from gradus.flows.recipe.course.past import NOTHING, Past
 from gradus.flows.recipe.course.phases import recipe_of_phase
 from gradus.tasks.config.curation import CurateConfig
-from gradus.tasks.runs.history import sampled_tokens
 from gradus.tasks.runtime.calls import Call, Outcome, Stages
 from gradus.tasks.stages.registry import stage_spec
-
-C = TypeVar("C", bound=Config)
 
 
 @dataclass(frozen=True)
@@ -40,7 +34,7 @@ class Steps:
     """The first round of its phase; 0 for the first phase."""
     read: frozenset[str] = frozenset()
     """Metrics of rounds that anything in the recipe follows."""
-    room: Room = unbounded
+    room: Room | None = None
     """Rollouts that waves may still draw."""
     hinted: Ref | None = None
     known: Known = field(default_factory=dict[tuple[str, Ref, Ref | None, Ref, str], Ref])
@@ -63,9 +57,9 @@ class Steps:
     def _hints_by_round(self) -> bool:
         return hint_config(self.recipe, self.first, self.past).reads_rounds
 
-    def settings(self, stage: str, index: int, base: C) -> C:
-        """The settings of a stage in a round, with the changes of guards that it came to."""
-        return stage_config(self.recipe, stage, index, base, self.past)
+    def round(self, index: int, policy: Ref, memory: Memory) -> Round:
+        """Return a round, none of whose stages has run."""
+        return Round(self.session, self.recipe, self.start, policy, memory, index, self.past)
 
     def declared(self, when: str, index: int, given: Mapping[str, list[Ref]]) -> None:
         """Run the recipe's stages of installed packages that belong here, on the inputs that exist."""
@@ -74,20 +68,8 @@ class Steps:
             if stage.when == when:
                 named = {role.name: given.get(role.name, []) for role in stage.roles}
                 inputs = {role.name: named[role.name] if role.many else named[role.name][:1] for role in stage.roles}
-                self.run(name, settings, inputs, index)
-
-    def run(
-        self,
-        name: str,
-        base: Config,
-        inputs: dict[str, list[Ref]],
-        index: int,
-        purpose: str = "train",
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
-        """Run one stage with this round's settings."""
-        config = self.settings(name, index, base)
-        return self.session.stage(Call(name, config, inputs, round=index, purpose=purpose, facts=facts))
+                config = stage_config(self.recipe, name, index, settings, self.past)
+                self.session.stage(Call(name, config, inputs, round=index))
 
     def begin(self) -> Memory:
         """Return the memory before the first round; a difficulty that the run begins with replaces a profile."""
@@ -102,13 +84,11 @@ class Steps:
         """
         if self.recipe.profile is None:
             return replace(memory, profiled=self.first)
-        plan = CurateConfig(sample=self.recipe.profile)
-        problems = {"problems": [self.start.problems]}
-        planned = self.session.stage(Call("curate", plan, problems, round=index, purpose="profile")).ref
-        batch = self.sample_and_score(planned, [self.start.problems], policy, index, "profile")
-        inputs = {**tables([batch]), "difficulty": maybe(memory.difficulty)}
-        facts = {"round": index} if index else {}
-        measured = self.run("difficulty", self.recipe.difficulty, inputs, index, "profile", facts=facts).ref
+        now = self.round(index, policy, memory)
+        plan = now.run("curate", CurateConfig(sample=self.recipe.profile), {"problems": now.problems}, "profile").ref
+        inputs = {**tables([now.sampled(plan, "profile")]), "difficulty": maybe(memory.difficulty)}
+        config, facts = now.settings("difficulty", self.recipe.difficulty), {"round": index} if index else {}
+        measured = now.run("difficulty", config, inputs, "profile", facts).ref
         return replace(memory, difficulty=measured, profiled=self.first)
 
     def hints(self, index: int, measures: Measures | None = None) -> Ref | None:
@@ -120,7 +100,7 @@ class Steps:
             return self.start.hints
         settings, inputs = hint_config(self.recipe, index, self.past), {"problems": [self.start.problems]}
         if measures is not None:
-            inputs["difficulty"] = maybe(measures.memory.difficulty)
+            inputs["difficulty"] = maybe(measures.round.memory.difficulty)
             inputs["trackers"] = measures.beside(settings.tracked)
         return self.session.stage(Call("hint", settings, inputs, round=index)).ref
 
@@ -131,14 +111,14 @@ class Steps:
         """
         if memory.profiled < self.first:
             memory = self.profile(index, policy, memory)
-        problems = [self.start.problems]
-        curate, facts = curate_config(self.recipe, index, self.past), {"round": index}
-        known = {"problems": problems, "difficulty": maybe(memory.difficulty)}
+        now, facts = self.round(index, policy, memory), {"round": index}
+        curate = curate_config(self.recipe, index, self.past)
+        known = {"problems": now.problems, "difficulty": maybe(memory.difficulty)}
         if curate.counts_tokens:
             known["policy"] = [self.start.policy]
         if curate.knows_evaluated:
             known["evaluated"] = [*dict.fromkeys(self.start.suites.values())]
-        measures = self.measures(index, policy, memory)
+        measures = Measures(now, self.known)
         hinted = self.hints(index, measures) if self._hints_by_round else self.hinted
         measures = replace(measures, hints=hinted)
         inputs = {**known, "trackers": measures.beside(curate.tracked)}
@@ -146,27 +126,16 @@ class Steps:
             inputs["hints"] = maybe(hinted)
         if self.start.plan:
             inputs["plan"] = [self.start.plan]
-        plan = self.session.stage(Call("curate", curate, inputs, round=index, facts=facts)).ref
-        first = self.sample_and_score(plan, problems, policy, index)
-        by_role, traces = self.by_role(index, policy, memory), self.start.traces
-        asking = Asking(by_role, measures, known, hinted, memory.earlier, traces, self.room)
-        plans, made = asking.rows(self.waves(index), plan, first)
+        plan = now.run("curate", curate, inputs, facts=facts).ref
+        first = now.sampled(plan)
+        plans, made = Asking(measures, known, self.room).rows(self.waves(index), plan, first)
         judged = {**tables(made, use=LEARN), "difficulty": maybe(memory.difficulty)}
-        measured = self.run("difficulty", self.recipe.difficulty, judged, index, facts=facts).ref
+        measured = now.run("difficulty", now.settings("difficulty", self.recipe.difficulty), judged, facts=facts).ref
         columns = partial(measures.beside, plans=plans, made=made)
         seen = {**known, "plan": plans, **tables(made)}
-        trackers, means = self.tracked(index, seen, memory, columns)
+        trackers, means = self.tracked(now, seen, columns)
         after = replace(memory, difficulty=measured, trackers=trackers)
-        return Gathered(plans, made, after, {**first.metrics, **means}, problems[0], columns)
-
-    def measures(self, index: int, policy: Ref, memory: Memory) -> Measures:
-        """Return the measures of a round, none of which has run."""
-        return Measures(self.session, self.recipe, self.start, policy, memory, index, self.past, self.known)
-
-    def by_role(self, index: int, policy: Ref, memory: Memory) -> ByRole:
-        """Return what samples and judges the plans of a round."""
-        problems = [self.start.problems]
-        return ByRole(self.session, self.recipe, memory.roles, self.run, problems, policy, index, self.past)
+        return Gathered(plans, made, after, {**first.metrics, **means}, self.start.problems, columns)
 
     def waves(self, index: int) -> Iterator[tuple[int, WaveConfig]]:
         """Yield the waves of a round with their numbers from 1: those that it has, and that no metric has ended."""
@@ -181,19 +150,18 @@ class Steps:
                 yield number, wave
 
     def tracked(
-        self, index: int, inputs: Mapping[str, list[Ref]], memory: Memory, columns: Columns
+        self, now: Round, inputs: Mapping[str, list[Ref]], columns: Columns
     ) -> tuple[dict[str, Ref], dict[str, float]]:
         """Return each tracker's rows after a round, all from those before it, and the means that anything follows."""
         found: dict[str, Ref] = {}
         means: dict[str, float] = {}
         for each in self.recipe.trackers:
-            name, settings = each.short, tracker_config(self.recipe, each, index, self.past)
+            name, settings = each.short, tracker_config(self.recipe, each, now.index, self.past)
             followed = tuple(sorted(column for column in self.read if column.startswith(f"{name}.")))
             settings = settings.model_copy(update={"means": followed})
-            own = {"before": maybe(memory.trackers.get(name)), "trackers": columns(settings.tracked)}
+            own = {"before": maybe(now.memory.trackers.get(name)), "trackers": columns(settings.tracked)}
             seen = {**{role: refs for role, refs in inputs.items() if role != "policy"}, **own}
-            asked = Call("tracker", settings, seen, round=index, purpose=name, facts={"round": index})
-            call = self.session.stage(asked)
+            call = now.run("tracker", settings, seen, name, {"round": now.index})
             found[name] = call.ref
             means |= {column: value for column, value in call.report.get("metrics", {}).items() if column in followed}
         return found, means
@@ -202,8 +170,8 @@ class Steps:
         self, index: int, policy: Ref, memory: Memory, gathered: Gathered, *, last: bool = False
     ) -> tuple[Outcome, Mapping[str, Ref]]:
         """Return a round's update, and the models of the roles after it."""
-        learned = {**tables(gathered.made, use=LEARN), "policy": [policy]}
-        config = self.settings("update", index, self.recipe.update)
+        learned, now = {**tables(gathered.made, use=LEARN), "policy": [policy]}, self.round(index, policy, memory)
+        config = now.settings("update", self.recipe.update)
         if config.needs_teacher:
             learned["teacher"] = maybe(self.start.teacher)
         if config.teachers:
@@ -212,19 +180,5 @@ class Steps:
             held_to = self.recipe.reference.round_of(index, self.first)
             learned["reference"] = [memory.policy_after(held_to, policy)]
         whole = {"plan": gathered.plans, **tables(gathered.made)}
-        problems, columns = [self.start.problems], gathered.columns
-        updates = Updates(self.session, self.recipe, problems, index, self.past, memory, whole, columns, last)
+        updates = Updates(now, whole, gathered.columns, last)
         return updates.update(config, learned), updates.of_roles(gathered.made, self.start.roles)
-
-    def sample_and_score(
-        self, plan: Ref, problems: list[Ref], policy: Ref, index: int, purpose: str = "train"
-    ) -> Sampled:
-        """Rollouts of a plan and their scores."""
-        facts: JsonObject = {} if purpose == "profile" else {"round": index}
-        inputs = {"plan": [plan], "problems": problems, "policy": [policy]}
-        sampled = self.run("rollout", self.recipe.rollout, inputs, index, purpose, facts=facts)
-        given = {"rollouts": [sampled.ref], "problems": problems}
-        judged = self.run("score", self.recipe.score, given, index, purpose)
-        metrics: dict[str, float] = {**sampled.report.get("metrics", {}), **judged.report.get("metrics", {})}
-        tokens, num_rollouts = sampled_tokens(sampled.stage, sampled.summary), sampled.summary.get("rows", 0)
-        return Sampled(POLICY, LEARN, sampled.ref, [judged.ref], tokens, num_rollouts, metrics)

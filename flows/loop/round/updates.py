@@ -5,15 +5,11 @@ from dataclasses import dataclass
 
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
-from gradus.data.records import JsonObject
-from gradus.flows.loop.round.by_role import Sampled, tables
-from gradus.flows.loop.round.memory import Memory
-from gradus.flows.loop.round.outcomes import Columns
-from gradus.flows.recipe.config import Recipe
-from gradus.flows.recipe.course.by_round import shaping_config, stage_config
-from gradus.flows.recipe.course.past import Past
+from gradus.flows.loop.round.outcomes import Columns, Sampled, tables
+from gradus.flows.loop.round.sampling import Round
+from gradus.flows.recipe.course.by_round import shaping_config
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.runtime.calls import Call, Outcome, Stages
+from gradus.tasks.runtime.calls import Outcome
 
 Tables = Mapping[str, list[Ref]]
 """Artifacts by table: rollouts and scores, in a whole round also its plans."""
@@ -23,13 +19,7 @@ Tables = Mapping[str, list[Ref]]
 class Updates:
     """The updates of one round, with what their batches are made of."""
 
-    session: Stages
-    recipe: Recipe
-    problems: list[Ref]
-    index: int
-    past: Past
-    memory: Memory
-    """The memory when the round was sampled."""
+    round: Round
     whole: Tables
     """Plans, rollouts and scores of all uses."""
     columns: Columns
@@ -39,26 +29,22 @@ class Updates:
     def update(self, config: UpdateConfig, inputs: Tables, purpose: str = "train") -> Outcome:
         """Run an update, after the shapes of its batch if it has any."""
         inputs = self.with_batch(config, inputs, purpose)
-        facts: JsonObject = {"save": self._save, "may_skip": True}
-        return self.session.stage(
-            Call("update", config.with_batch, inputs, round=self.index, purpose=purpose, facts=facts)
-        )
+        return self.round.run("update", config.with_batch, inputs, purpose, {"save": self._save, "may_skip": True})
 
     def with_batch(self, config: UpdateConfig, inputs: Tables, purpose: str) -> Tables:
         """Return the inputs of an update with the batch that its shapes make, if it has any."""
         if not config.reads_batch:
             return inputs
-        shaping = shaping_config(self.recipe, config)
-        seen = {**self.whole, "problems": self.problems, "trackers": self.columns(shaping.tracked)}
-        facts: JsonObject = {"round": self.index}
-        step = self.session.stage(Call("shape", shaping, seen, round=self.index, purpose=purpose, facts=facts))
+        shaping = shaping_config(self.round.recipe, config)
+        seen = {**self.whole, "problems": self.round.problems, "trackers": self.columns(shaping.tracked)}
+        step = self.round.run("shape", shaping, seen, purpose, {"round": self.round.index})
         return {**inputs, "batch": [step.ref]}
 
     def of_roles(self, made: Sequence[Sampled], begun: Mapping[str, Ref]) -> dict[str, Ref]:
         """Return the models of roles after the round, one without signal as it was; GateError for unjudged rows."""
-        found = dict(self.memory.roles)
-        for name, base in self.recipe.roles.items():
-            role = stage_config(self.recipe, f"roles.{name}", self.index, base, self.past)
+        found = dict(self.round.memory.roles)
+        for name, base in self.round.recipe.roles.items():
+            role = self.round.settings(f"roles.{name}", base)
             config, rows = role.learning(name), tables(made, role=name)
             if config is None or not rows["rollouts"]:
                 continue
@@ -76,5 +62,6 @@ class Updates:
         """The time at which train states are written; a worker holds that of one model, so others are read again."""
         if self.last:
             return "now"
-        trained = any(role.update is not None for role in self.recipe.roles.values())
-        return "behind" if trained or self.index % self.recipe.save_state_every == 0 else "never"
+        recipe = self.round.recipe
+        trained = any(role.update is not None for role in recipe.roles.values())
+        return "behind" if trained or self.round.index % recipe.save_state_every == 0 else "never"
