@@ -4,11 +4,11 @@ import shlex
 import time
 
 from gradus.data.errors import GateError
-from gradus.flows.console.answers import StageCounts, SuiteFigures, TrainAnswer
+from gradus.flows.console.answers import StageCounts, TrainAnswer
 from gradus.flows.console.output import aside
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
-from gradus.flows.loop.measuring import pass_at_1, spent
+from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.reruns import room_of
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
@@ -60,7 +60,6 @@ def train_flow(
         seed=recipe.seed,
         body={"recipe": body},
         changed=changed_settings(recipe),
-        reported=True,
         same=_same,
         rounds=0 if budget else recipe.rounds,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
@@ -150,10 +149,6 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
     main = trained.figures[recipe.evaluate.main.name]
     own = computed_by(session.journal.folder)  # by whichever of its commands
     computed = {o.ref: o for o in session.outcomes if o.ref in own}.values()
-    suites: dict[str, SuiteFigures] = {
-        name: {"before": f.before.evaluation, "after": f.after.evaluation, "best": f.best.evaluation}
-        for name, f in trained.figures.items()
-    }
     answer: TrainAnswer = {
         "run": run,
         "rounds": trained.rounds,
@@ -163,10 +158,10 @@ def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, second
         "tokens_trained": sum(o.summary.get("tokens_trained", 0) for o in computed),
         "seconds": round(seconds, 2),
         "stages": _stages(session.outcomes),
-        "before": main.before.evaluation,
-        "after": main.after.evaluation,
-        "gain": pass_at_1(main.after) - pass_at_1(main.before),
-        "suites": suites,
+        "before": main["before"],
+        "after": main["after"],
+        "gain": main["after"]["pass_at"]["1"]["value"] - main["before"]["pass_at"]["1"]["value"],
+        "suites": trained.figures,
         "choice": trained.choice.as_dict() if trained.choice else None,
         "remarks": [
             *dict.fromkeys(text for o in session.outcomes for text in remarks_of(o.stage, o.purpose, o.summary)),

@@ -46,8 +46,6 @@ class RunSpec:
     changed: Mapping[str, Sequence[str]] | None = None
     """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    reported: bool = False
-    """True if a report is written at the end; a failing report fails no run."""
     same: Callable[[RunSettings, RunSettings], bool] = eq
     """Function that returns whether two bodies are of one run: one stored, perhaps by an earlier version, and ours."""
     rounds: int = 0
@@ -102,10 +100,10 @@ def open_session(spec: RunSpec, *, separate_sampler: bool = False) -> Generator[
             raise
         finally:
             try:
-                if spec.reported and reports_now() and not _is_reported(folder, status, outcomes):
-                    failure = write_at_end(home.root, folder, status, why)  # before the journal ends: it is reported
-                    if failure:
-                        print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
+                wanted = spec.verb == "train" and reports_now() and not _is_reported(folder, status, outcomes)
+                # Before the journal ends: it is reported, and a failing report fails no run.
+                if wanted and (failure := write_at_end(home.root, folder, status, why)):
+                    print(hide(failure), file=sys.stderr)  # noqa: T201 - for the user at the terminal
             finally:
                 withdraw(folder)
                 journal.run_finished(status=status, error=why, so_far=done_of(folder, store))

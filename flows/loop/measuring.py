@@ -5,22 +5,13 @@ from dataclasses import dataclass, field
 
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
-from gradus.flows.console.answers import ChosenCheckpoint, Compared
+from gradus.flows.console.answers import ChosenCheckpoint, Compared, SuiteFigures
 from gradus.flows.recipe.suites import EvaluationPlan, Suite
 from gradus.tasks.runs.history import ComputedSeconds, is_evaluation, sampled_tokens
 from gradus.tasks.runtime.calls import Outcome
 
 Evaluate = Callable[[Suite, Ref, int, Ref | None], Outcome]
 """Evaluate a policy on a suite after a round, beside the evaluation of the starting policy where there is one."""
-
-
-@dataclass(frozen=True)
-class Figures:
-    """A reported suite: the evaluations of the starting policy, of the last one and of the best one."""
-
-    before: Outcome
-    after: Outcome
-    best: Outcome
 
 
 @dataclass(frozen=True)
@@ -103,13 +94,11 @@ class Measurements:
         same = [s.name for s in self.plan.reported if self.problems[s.name] == self.problems[suite.name]]
         return Choice(suite.name, best, compared, tuple(same))
 
-    def figures(self, best: int) -> dict[str, Figures]:
+    def figures(self, best: int) -> dict[str, SuiteFigures]:
         """Return the figures of each reported suite; evaluate the best checkpoint if it was not yet."""
-        last = max(self.policies)
-        return {
-            suite.name: Figures(self.of(suite, 0), self.of(suite, last), self.of(suite, best))
-            for suite in self.plan.reported
-        }
+        rounds = (0, max(self.policies), best)
+        found = {suite.name: [self.of(suite, index).evaluation for index in rounds] for suite in self.plan.reported}
+        return {name: {"before": first, "after": last, "best": best} for name, (first, last, best) in found.items()}
 
 
 def spent(outcomes: Sequence[Outcome], computed: ComputedSeconds) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from gradus.tasks.runs.listing import list_runs
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 
-SPEC = RunSpec("made-1", "train", body={"recipe": {"rounds": 1}}, reported=True)
+SPEC = RunSpec("made-1", "train", body={"recipe": {"rounds": 1}})
 
 
 @pytest.fixture

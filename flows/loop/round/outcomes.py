@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.measuring import Choice, Figures
+from gradus.flows.console.answers import SuiteFigures
+from gradus.flows.loop.measuring import Choice
 from gradus.flows.loop.round.memory import Memory, Rounds
 
 Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
@@ -45,7 +46,7 @@ class Trained:
     policy: Ref
     best: Ref
     best_round: int
-    figures: Mapping[str, Figures]
+    figures: dict[str, SuiteFigures]
     choice: Choice | None
     remarks: tuple[str, ...] = ()
     stopped: str = ""

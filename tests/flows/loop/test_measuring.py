@@ -49,7 +49,7 @@ def policy_of(index: int) -> Ref:
 def values(rehearsal: Rehearsal, best: int) -> dict[str, tuple[float, ...]]:
     found = rehearsal.measured.figures(best)
     return {
-        name: tuple(o.summary["pass_at"]["1"]["value"] for o in (f.before, f.after, f.best))
+        name: tuple(each["pass_at"]["1"]["value"] for each in (f["before"], f["after"], f["best"]))
         for name, f in found.items()
     }
 
