@@ -48,16 +48,17 @@ def compare(**given: Any) -> Comparison:
     ready = replace(ready, methods=methods, is_tuned=True)
     runs = ready.runs()
     body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": asked.cluster, **record}
-    say_started(_name_of(body))
-    plan = keep_plan(home, ready, home.runs / _name_of(body))
+    name = f"compare-{json_digest(body)[:8]}"  # the same trainings under the same budget are the same run
+    say_started(name)
+    plan = keep_plan(home, ready, home.runs / name)
     failed |= _train_all(ready.methods, ready.seeds, ready.budget, runs)
-    left = [(name, of_seeds) for name, of_seeds in runs.items() if name not in failed]
+    left = [(method, of_seeds) for method, of_seeds in runs.items() if method not in failed]
     if not left:
         raise next(iter(failed.values()))
     found = compared_trainings(home, left, Terms(ready.margin, asked.cluster, plan, tuned), ready.budget)
     if failed:
-        found["failed"] = [{"method": name, "reason": error.message} for name, error in failed.items()]
-    with open_session(RunSpec(name=_name_of(body), verb="compare", seed=ready.seeds[0], body=body)) as session:
+        found["failed"] = [{"method": method, "reason": error.message} for method, error in failed.items()]
+    with open_session(RunSpec(name=name, verb="compare", seed=ready.seeds[0], body=body)) as session:
         keep_comparison(found, session.journal.folder)
     return found
 
@@ -102,11 +103,6 @@ def _train_all(
                 failed[method.name] = error
                 aside(f"failed: {error}")
     return failed
-
-
-def _name_of(body: Mapping[str, object]) -> str:
-    """The name of a comparison's run: the same trainings under the same budget are the same run."""
-    return f"compare-{json_digest(body)[:8]}"
 
 
 def _train(method: Variant, seed: int, budget: Budget, run: str) -> None:

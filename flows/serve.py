@@ -75,14 +75,8 @@ def deployments() -> list[RunnerDeployment]:
     """Return one deployment for each flow; `train` carries the example schedule."""
     flows = [stages.stage_flow(each.name) for each in registry.stages().values() if each.verb]
     flows += [stages.profile, stages.evaluate]
-    others = [
-        _deployment(comparison.compare),
-        _deployment(lab),
-        _deployment(agree),
-        _deployment(bisect),
-        _deployment(exchange.import_rollouts),
-    ]
-    return [*(_deployment(flow) for flow in flows), _deployment(deployed.train, schedules=[NIGHTLY]), *others]
+    others: list[Flow[..., Any]] = [comparison.compare, lab, agree, bisect, exchange.import_rollouts]
+    return [*map(_deployment, flows), _deployment(deployed.train, schedules=[NIGHTLY]), *map(_deployment, others)]
 
 
 def serve_all(webhook: str = "") -> None:
