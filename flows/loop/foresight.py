@@ -121,7 +121,7 @@ class Foresight:
         if any(chosen.is_users for chosen in chosen_in(call.config)):
             return None
         try:
-            return computed(job, self.store, Warm(), _silent)
+            return computed(job, self.store, Warm(), lambda frac, text="": None)  # noqa: ARG005 - progress is not shown
         except GradusError as error:
             if call.name == "ingest":  # an unusable file: nothing after it is known
                 raise
@@ -153,7 +153,3 @@ class Foresight:
 def _foreseen(call: Call, what: str, why: str = "") -> ForeseenCall:
     key: Which = {"stage": call.name, "round": call.round, "purpose": call.purpose}
     return {**key, "what": what, "why": why, "rollouts": None, "tokens": None, "seconds": None}
-
-
-def _silent(frac: float, text: str = "") -> None:
-    """Do nothing: progress is not shown."""

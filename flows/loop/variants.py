@@ -5,7 +5,7 @@ methods_of(home.runs, ["demo"], ["escalate=[2]", "escalate=[]", "update.lr=1e-4"
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from pathlib import Path
@@ -102,10 +102,7 @@ def otherwise_evaluated(one: Suite, other: Suite) -> str:
     """Return the first key by which two suites draw different samples; empty if none does."""
     if not same_problems(one.problems, other.problems):
         return "problems"
-    bodies: list[Mapping[str, object]] = [
-        suite.model_dump(mode="json", include={"sample", "seed", "prompt", "stop"}) for suite in (one, other)
-    ]
-    return next((key for key in ("sample", "seed", "prompt", "stop") if bodies[0].get(key) != bodies[1].get(key)), "")
+    return next((key for key in ("sample", "seed", "prompt", "stop") if getattr(one, key) != getattr(other, key)), "")
 
 
 def same_problems(one: str, other: str) -> bool:
