@@ -31,7 +31,6 @@ from prefect.exceptions import ObjectNotFound
 from prefect.flows import Flow
 from prefect.runner import runner
 from prefect.runner._starter_engine import EngineCommandStarter
-from prefect.settings import PREFECT_UI_URL
 from prefect.types.entrypoint import EntrypointType
 from pydantic import SecretStr
 
@@ -98,11 +97,6 @@ def serve_all(webhook: str = "") -> None:
     runner.EngineCommandStarter = starter  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
     line(f"serving {', '.join(each.name for each in found)}; Ctrl-C stops it.")
     prefect_serve(*found, pause_on_shutdown=False, print_starting_message=False)
-
-
-def pages() -> str:
-    """Return the address of the pages of the Prefect server that is used."""
-    return PREFECT_UI_URL.value()
 
 
 def _deployment(flow: Flow[P, R], schedules: list[DeploymentScheduleCreate] | None = None) -> RunnerDeployment:

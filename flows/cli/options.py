@@ -48,11 +48,7 @@ def damage(partial: bool) -> Generator[OnDamage]:
 
 def options_of(call: Callable[..., Any], *left_out: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Have a verb take the parameters of a call as options, then its own."""
-
-    def option(_name: str, kind: Any, taken: Taken) -> Any:
-        return Annotated[kind, shown(taken)]
-
-    return lambda verb: taking_those_of(call, verb, option, *left_out)
+    return lambda verb: taking_those_of(call, verb, lambda _, kind, taken: Annotated[kind, shown(taken)], *left_out)
 
 
 def may_wait(verb: Callable[..., None]) -> Callable[..., None]:

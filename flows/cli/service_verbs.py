@@ -68,11 +68,13 @@ def serve(notify: Notify = "") -> None:
     check_environment()
     home = Home.from_environment()
     with prefect_api(home, schedules=True) as ready:
-        from gradus.flows.serve import pages, serve_all
+        from prefect.settings import PREFECT_UI_URL
+
+        from gradus.flows.serve import serve_all
 
         ready()
         ours = secret_path(home.root).exists() and os.environ.get("PREFECT_API_AUTH_STRING") == secret(home.root)
-        _say_addresses(home.root, pages(), tracking_uri(home.root), ours=ours)
+        _say_addresses(home.root, PREFECT_UI_URL.value(), tracking_uri(home.root), ours=ours)
         serve_all(notify)
 
 

@@ -78,6 +78,7 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
     """
     first, *others = sorted(found["methods"], key=lambda each: (each["method"] != "none", each["rank"]))
     left = [each["method"] for each in others if not each["same_as"]]
+    given = {each.name: each.given for each in ready.methods}
     results = list[Comparison]()
     if not left:
         aside("every method has the gradient of the run's own: there is nothing to compare")
@@ -86,21 +87,18 @@ def _compared(found: Laboratory, ready: LabReady, budget: Budget) -> list[Compar
         if not left:
             break
         amount = max(1, budget.amount // 2**halving)
-        aside(f"comparing {', '.join([first['method'], *left])} with {amount:,} {budget.unit} each")
-        results.append(_compare([first["method"], *left], ready, f"{budget.unit}={amount}"))
-        left = _by_result(results[-1], left)
+        methods = [first["method"], *left]
+        aside(f"comparing {', '.join(methods)} with {amount:,} {budget.unit} each")
+        compared = comparison.compare(
+            recipes=[run.folder.name for run in ready.runs],
+            method=[given[name] for name in methods],
+            seeds=ready.asked.seeds,
+            budget=f"{budget.unit}={amount}",
+            set=ready.asked.set,
+        )
+        results.append(compared)
+        left = _by_result(compared, left)
     return results
-
-
-def _compare(methods: Sequence[str], ready: LabReady, budget: str) -> Comparison:
-    texts = {each.name: each.given for each in ready.methods}
-    return comparison.compare(
-        recipes=[run.folder.name for run in ready.runs],
-        method=[texts[name] for name in methods],
-        seeds=ready.asked.seeds,
-        budget=budget,
-        set=ready.asked.set,
-    )
 
 
 def _by_result(compared: Comparison, methods: Sequence[str]) -> list[str]:
@@ -125,7 +123,8 @@ def cells_of(
                 if key not in starts:
                     starts[key] = start_of(session, recipe)
                 steps = Steps(session, recipe, starts[key], past=run.past)
-                outcome = _gradient(_of_phase(steps, stored), stored, policy, age, method.name)
+                place, first = phase_of(recipe, stored.index, run.past) or (len(recipe.phase) - 1, 1)
+                outcome = _gradient(steps.of_phase(place, first), stored, policy, age, method.name)
             except GradusError as error:
                 failed[method.name] = {"method": method.name, "reason": str(error)}
                 session.say(f"{method.name} is left out: {error}")
@@ -152,13 +151,6 @@ def _places(
             for age in ages:
                 if age <= len(stored.later):
                     yield run, stored, age, (stored.policy, *stored.later)[age]
-
-
-def _of_phase(whole: Steps, stored: StoredRound) -> Steps:
-    phases = whole.recipe.phase
-    if not phases:
-        return whole
-    return whole.of_phase(*(phase_of(whole.recipe, stored.index, whole.past) or (len(phases) - 1, 1)))
 
 
 def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: str) -> Outcome:

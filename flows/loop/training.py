@@ -1,12 +1,14 @@
 """The training loop: the order of the stages, as in the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN
-from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.store import Ref
+from gradus.data.records import Json
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.round.asking import Asking, Room
 from gradus.flows.loop.round.measures import Measures
@@ -126,7 +128,8 @@ class _Training:
         return metrics
 
     def _record(self, gathered: Gathered, metrics: Mapping[str, float], steps: int = 0) -> None:
-        past = self._steps.past.after(gathered.tokens, self._read(metrics), steps)
+        tokens = sum(each.tokens for each in gathered.made)
+        past = self._steps.past.after(tokens, self._read(metrics), steps)
         self._steps = replace(self._steps, past=past)
 
     def _read(self, metrics: Mapping[str, float]) -> dict[str, float]:
@@ -254,9 +257,9 @@ def evaluate(
     `baseline` is that of the starting policy; `roles` are the models of roles after the round.
     """
     recipe = recipe_of_suite(steps.recipe, suite, steps.past)
-    session = OfSuite(steps.session, suite, steps.recipe.evaluate.purpose(suite))
     start = replace(steps.start, problems=steps.start.suites[suite.name], traces={})
-    now = Round(session, recipe, start, policy, Memory(roles=roles), index, NOTHING)
+    memory, purpose = Memory(roles=roles), steps.recipe.evaluate.purpose(suite)
+    now = _OfSuite(steps.session, recipe, start, policy, memory, index, NOTHING, suite, purpose)
     known, measures = {"problems": now.problems}, Measures(now, steps.known)
     plan = now.run("curate", recipe.curate, known).ref
     plans, made = Asking(measures, known).rows(enumerate(suite.waves, start=1), plan, now.sampled(plan))
@@ -269,37 +272,25 @@ def evaluate(
 
 
 @dataclass(frozen=True)
-class OfSuite:
+class _OfSuite(Round):
     """Runs the stages of an evaluation under its name, with the seed of its suite, independent of the round.
 
     Purposes are `eval` or `eval-SUITE` and, of waves and measures, `eval-SUITE-rethink1`.
     """
 
-    session: Stages
     suite: Suite
     purpose: str
     """The purpose of the stages that every evaluation has."""
 
-    @property
-    def store(self) -> Store:
-        """The store of the artifacts."""
-        return self.session.store
-
-    def stage(self, call: Call) -> Outcome:
-        """Return the outcome of one stage."""
-        purpose = self.purpose if call.purpose == "train" else f"eval-{self.suite.name}-{call.purpose}"
-        own = {key: fact for key, fact in call.facts.items() if key != "round"}
-        seed = self.suite.seed if call.seed is None else call.seed
-        return self.session.stage(replace(call, purpose=purpose, facts=own, seed=seed))
-
-    def halt(self) -> None:
-        """End what other threads have under way."""
-        self.session.halt()
-
-    def say(self, text: str) -> None:
-        """Show a sentence at the terminal."""
-        self.session.say(text)
-
-    def make_room(self, made: Mapping[int, Ref], weights: set[int], states: set[int]) -> None:
-        """Remove weights and train states of the checkpoints of all other rounds."""
-        self.session.make_room(made, weights, states)
+    def run(
+        self,
+        name: str,
+        config: Config,
+        inputs: Mapping[str, Sequence[Ref]],
+        purpose: str = "train",
+        facts: Mapping[str, Json] = {},
+    ) -> Outcome:
+        """Run one stage."""
+        named = self.purpose if purpose == "train" else f"eval-{self.suite.name}-{purpose}"
+        own = {key: fact for key, fact in facts.items() if key != "round"}
+        return self.session.stage(Call(name, config, inputs, self.index, named, own, self.suite.seed))

@@ -33,14 +33,14 @@ class Measures:
 
         `plans` and `made` are the plans of the round and its rollouts so far, `traces` the texts of a wave.
         """
-        columns = [*columns]
         names = {column.partition(".")[0] for column in columns}
+        kept = [ref for name, ref in self.round.memory.trackers.items() if name in names]
         read = [each for each in self.round.recipe.measures if each.short in names]
         found = [self._of_problems(each) for each in read if each.of_problems]
         found += [self._of_problems(each, traces) for each in read if each.of_traces and traces is not None]
         of_rows = [each for each in read if not (each.of_problems or each.of_traces)]
         found += [ref for each in of_rows for ref in self._of_rows(each, plans, made)]
-        return [*self.round.memory.kept(columns), *found]
+        return [*kept, *found]
 
     def _of_problems(self, measure: MeasureConfig, traces: Ref | None = None) -> Ref:
         """Return what a measure finds of the problems, or of texts of them: once for each model."""

@@ -1,6 +1,6 @@
 """Memory of a run from one round to the next, by artifact; a guard that goes back restores it."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gradus.data.lake.store import Ref
@@ -44,11 +44,6 @@ class Memory:
     def policy_after(self, index: int, newest: Ref) -> Ref:
         """Return the policy after a round; `newest` if nothing was learned since."""
         return self.policies[index] if index < len(self.policies) else newest
-
-    def kept(self, columns: Iterable[str]) -> list[Ref]:
-        """Return the rows of the trackers to which these columns belong, NAME.COLUMN, in the order of the recipe."""
-        names = {column.partition(".")[0] for column in columns}
-        return [ref for name, ref in self.trackers.items() if name in names]
 
 
 def stored_inputs(config: PlanningConfig, policy: Ref, earlier: Rounds, problems: Ref) -> dict[str, list[Ref]]:

@@ -99,11 +99,6 @@ class Gathered:
     problems: Ref
     columns: Columns
 
-    @property
-    def tokens(self) -> int:
-        """Completion tokens of all its rollouts."""
-        return sum(each.tokens for each in self.made)
-
 
 @dataclass(frozen=True)
 class State:
