@@ -15,7 +15,7 @@ from gradus.data.errors import UsageError
 from gradus.data.sources.tabular import MAPPED, refuse_fields
 from gradus.flows.library.calling import call, computing
 from gradus.flows.library.results import Artifact
-from gradus.flows.library.texts import READ, configured, of_part, of_stage
+from gradus.flows.library.texts import READ, configured, of_part
 from gradus.flows.parameters import MEASURING, OUT, SEED, Input, declared, describe, named
 from gradus.flows.recipe.assignments import Assignments
 from gradus.tasks.config.curation import DifficultyConfig, SampleConfig
@@ -95,7 +95,8 @@ def _measured(stage: Stage, given: Mapping[str, Any], inputs: Mapping[str, Seque
     sample, others = of_part("sample", SampleConfig, given["set"], drawn)
     engine = {"engine": given["engine"], "device": given["device"]}
     sampling, others = of_part("rollout", RolloutConfig, others, engine)
-    judging, rest = of_stage(ScoreConfig, others)
+    judging = {key: each for key, each in others.items() if key.partition(".")[0].strip() in ScoreConfig.model_fields}
+    rest = {key: each for key, each in others.items() if key not in judging}
     rewards = {"rewards": READ["rewards"](given["rewards"], "--reward")} if given["rewards"] else {}
     judged = configured(ScoreConfig, judging, rewards)
     if stage.name == "evaluate":

@@ -32,13 +32,6 @@ def of_part(
     return configured(model, mine, base), rest
 
 
-def of_stage(model: type[Config], sets: Assignments | None) -> tuple[dict[str, object], dict[str, object]]:
-    """Assignments to settings of this stage, and the rest: a verb of several stages takes those of each."""
-    given = dict(pairs(sets or []))
-    mine = {key: value for key, value in given.items() if key.partition(".")[0].strip() in model.model_fields}
-    return mine, {key: value for key, value in given.items() if key not in mine}
-
-
 def mapping(maps: Mapping[str, str] | Sequence[str]) -> dict[str, str]:
     """`ours=theirs` texts as a dict."""
     if isinstance(maps, Mapping):

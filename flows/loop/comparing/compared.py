@@ -38,26 +38,24 @@ def compared_trainings(
 
 def compared_runs(home: Home, names: Sequence[str], terms: Terms, on_damage: OnDamage = refuse) -> Comparison:
     """Compare existing runs, those that differ in their seed alone as one method; UsageError if that cannot be."""
-    runs = list(dict.fromkeys(run_folder(home.runs, name).name for name in names))
-    by_settings: dict[str, list[tuple[int, str, Variant]]] = {}
-    for run in runs:
-        recipe = stored_recipe(home.runs, run)
+    runs = [run_folder(home.runs, name).name for name in names]
+    recipes = {run: stored_recipe(home.runs, run) for run in dict.fromkeys(runs)}
+    by_settings: dict[str, list[str]] = {}
+    for run, recipe in recipes.items():
         settings = json.dumps({key: value for key, value in lasting(recipe).items() if key != "seed"}, sort_keys=True)
-        by_settings.setdefault(settings, []).append((recipe.seed, run, Variant(run, recipe)))
-    groups = [sorted(group, key=lambda each: each[:2]) for group in by_settings.values()]
-    called = [group[0][1] + (f" and {len(group) - 1} more" if len(group) > 1 else "") for group in groups]
-    variants = [Variant(name, group[0][2].recipe) for name, group in zip(called, groups, strict=True)]
-    refuse_single(len(groups), min(len(group) for group in groups))
-    refuse_unpaired(variants)
-    seeds = [[seed for seed, _, _ in group] for group in groups]
-    common = set(seeds[0]).intersection(*seeds[1:])
-    if not common and any(len(each) > 1 for each in seeds):
+        by_settings.setdefault(settings, []).append(run)
+    groups = [sorted(group, key=lambda run: (recipes[run].seed, run)) for group in by_settings.values()]
+    called = [group[0] + (f" and {len(group) - 1} more" if len(group) > 1 else "") for group in groups]
+    refuse_single(len(groups), min(map(len, groups)))
+    refuse_unpaired([Variant(name, recipes[group[0]]) for name, group in zip(called, groups, strict=True)])
+    common = set.intersection(*({recipes[run].seed for run in group} for group in groups))
+    if not common and any(len(group) > 1 for group in groups):
         message = "the methods have no seed in common"
         raise UsageError(message, hint="train them with the same seeds: gradus compare RECIPE...")
-    kept = [[run for seed, run, _ in group if not common or seed in common] for group in groups]
+    kept = [[run for run in group if not common or recipes[run].seed in common] for group in groups]
     apart = [] if common else ["the trainings have different seeds: differences are paired by problem alone"]
-    named = zip(called, kept, strict=True)
-    return compared_trainings(home, list(named), terms, remarks=apart, on_damage=on_damage)
+    methods = list(zip(called, kept, strict=True))
+    return compared_trainings(home, methods, terms, remarks=apart, on_damage=on_damage)
 
 
 def _differing_settings(methods: Sequence[Variant]) -> list[Fields]:
