@@ -53,7 +53,16 @@ def export(
         raise UsageError("--where goes with rollouts", hint="give --as FORMAT, or leave it out")
     if as_ is None:
         return _checkpoint(home, name, folder, scores, base or "", merge=merge, on_damage=on_damage)
-    return _rollouts(home, name, as_, folder, scores, where, on_damage)
+    from gradus.data.lake.store import Store
+    from gradus.tasks.inspect.exchange.rollouts import check_format, uses_of, write_rollouts
+    from gradus.tasks.runs.history import run_folder
+
+    check_format(as_, where)
+    if not REFERENCE.fullmatch(name):
+        run_folder(home.runs, name)  # refused before a lake is made
+    store = Store(home.lake)
+    uses = uses_of(store, home.runs, name, scores, on_damage)
+    return {**write_rollouts(store, uses, as_, folder, on_damage, where or ""), "out": str(folder)}
 
 
 def _checkpoint(
@@ -72,21 +81,6 @@ def _checkpoint(
     store = Store(home.lake)
     files = write_checkpoint(store, home.runs, ref, to, merge=merge, base_name=base, on_damage=on_damage)
     return {"files": files, "out": str(to)}
-
-
-def _rollouts(
-    home: Home, what: str, system: str, to: Path, scores: str | None, where: str | None, on_damage: OnDamage
-) -> Mapping[str, object]:
-    from gradus.data.lake.store import Store
-    from gradus.tasks.inspect.exchange.rollouts import check_format, uses_of, write_rollouts
-    from gradus.tasks.runs.history import run_folder
-
-    check_format(system, where)
-    if not REFERENCE.fullmatch(what):
-        run_folder(home.runs, what)  # refused before a lake is made
-    store = Store(home.lake)
-    uses = uses_of(store, home.runs, what, scores, on_damage)
-    return {**write_rollouts(store, uses, system, to, on_damage, where or ""), "out": str(to)}
 
 
 @call
