@@ -21,8 +21,7 @@ from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import start_of
 from gradus.flows.loop.round.measures import Measures
-from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Beginning, tables
+from gradus.flows.loop.round.outcomes import Beginning, Memory, maybe, tables
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import lasting

@@ -10,8 +10,7 @@ from pathlib import Path
 from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.reruns import stored_recipe
-from gradus.flows.loop.round.memory import Stored
-from gradus.flows.loop.round.outcomes import Beginning
+from gradus.flows.loop.round.outcomes import Beginning, Stored
 from gradus.flows.recipe.ahead import overlapping
 from gradus.flows.recipe.checking import GIVEN
 from gradus.flows.recipe.config import Recipe, changed_files, lasting, same_run

@@ -12,8 +12,7 @@ from gradus.data.records import Json
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.round.asking import Asking, Room
 from gradus.flows.loop.round.measures import Measures
-from gradus.flows.loop.round.memory import Memory, Stored, maybe
-from gradus.flows.loop.round.outcomes import Beginning, Gathered, State, Trained, tables
+from gradus.flows.loop.round.outcomes import Beginning, Gathered, Memory, State, Stored, Trained, maybe, tables
 from gradus.flows.loop.round.sampling import Round
 from gradus.flows.loop.round.steps import Steps
 from gradus.flows.recipe.ahead import run_concurrently

@@ -7,8 +7,8 @@ from gradus.components.chosen import WaveConfig
 from gradus.data.errors import GateError
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.round.measures import Measures
-from gradus.flows.loop.round.memory import maybe, stored_inputs
-from gradus.flows.loop.round.outcomes import Sampled, tables
+from gradus.flows.loop.round.outcomes import Sampled, maybe, tables
+from gradus.flows.loop.round.sampling import Round
 from gradus.flows.recipe.course.by_round import wave_config
 from gradus.tasks.config.rollout import PlanningConfig
 from gradus.tasks.runtime.calls import Outcome
@@ -38,7 +38,7 @@ class Asking:
             traces = now.start.traces.get(wave.traces)
             inputs["traces"] = maybe(traces)
             settings = wave_config(now.recipe, wave, now.index, now.past)
-            inputs |= stored_inputs(settings, now.policy, now.memory.earlier, now.start.problems)
+            inputs |= _stored(settings, now)
             while calls < wave.times or wave.then == "fail":  # beyond its `times` a further plan is an error
                 seen = {**inputs, "plan": plans, **tables(made)}
                 seen["trackers"] = self.measures.beside(settings.tracked, plans, made, traces)
@@ -79,6 +79,19 @@ class Asking:
         less = f"{kept:,} rollouts in place of {asked:,}: no more fit the budget"
         now.session.say(f"round {now.index}: the wave {wave.short} samples {less}")
         return fitting
+
+
+def _stored(config: PlanningConfig, now: Round) -> dict[str, list[Ref]]:
+    """Return rollouts of the last `max_age` rounds on these problems, their scores, and the policy of age 0."""
+    if not config.wave.reads_stored:
+        return {"stored_rollouts": []}
+    last = now.memory.earlier[max(0, len(now.memory.earlier) - config.max_age) :]
+    rounds = [each for each in last if each.problems == now.start.problems]
+    return {
+        "stored_rollouts": [ref for each in rounds for ref in each.rollouts],
+        "stored_scores": [ref for each in rounds for ref in each.scores],
+        "sampler": [now.policy],
+    }
 
 
 def _num_rollouts(plan: Outcome) -> int:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from gradus.components.chosen import MeasureConfig
 from gradus.data.curation.uses import LEARN, START, TEACHER, split_need
 from gradus.data.lake.store import Ref
-from gradus.flows.loop.round.memory import maybe
-from gradus.flows.loop.round.outcomes import Sampled, tables
+from gradus.flows.loop.round.outcomes import Sampled, maybe, tables
 from gradus.flows.loop.round.sampling import Round
 from gradus.flows.recipe.course.by_round import measure_config
 from gradus.tasks.config.rounds import MeasuringConfig

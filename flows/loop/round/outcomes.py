@@ -1,13 +1,12 @@
-"""Inputs and outcome of a training, and the results of its rounds."""
+"""Inputs and outcome of a training, the results of its rounds, and its memory from one to the next, by artifact."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from gradus.data.lake.store import Ref
 from gradus.flows.console.answers import SuiteFigures
 from gradus.flows.loop.measuring import Choice
-from gradus.flows.loop.round.memory import Memory, Rounds
 
 Columns: TypeAlias = Callable[[Iterable[str]], list[Ref]]
 """Function that returns the tables of trackers and measures which have the columns, NAME.COLUMN, of a round's rows."""
@@ -32,6 +31,50 @@ def tables(made: Sequence[Sampled], *, role: str = "", use: str = "") -> dict[st
     """Return rollouts and scores by table: all, or those of a role or a use."""
     kept = [each for each in made if role in ("", each.role) and use in ("", each.use)]
     return {"rollouts": [each.rollouts for each in kept], "scores": [ref for each in kept for ref in each.scores]}
+
+
+@dataclass(frozen=True)
+class Stored:
+    """Rollouts of a round, or of an earlier run, that waves may take up again."""
+
+    rollouts: list[Ref]
+    scores: list[Ref]
+    """The scores of each."""
+    problems: Ref
+    """The problems that the round drew from; of an earlier run those that the training draws from first."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The difficulty of the problems, the rows of each tracker, the model of each role, and the rounds so far.
+
+    It is kept from one round to the next; a guard that goes back restores it.
+    """
+
+    difficulty: Ref | None = None
+    trackers: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    roles: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
+    """Models of the roles that are not the policy, by name."""
+    earlier: Sequence[Stored] = ()
+    """The rounds before, whose rollouts waves may take up again."""
+    profiled: int = 0
+    """First round of the phase whose profile is in the difficulty; 0 for the first phase."""
+    policies: tuple[Ref, ...] = ()
+    """The policy after each round, the starting one first; none before the first round has learned."""
+
+    def with_policy(self, index: int, before: Ref, after: Ref) -> "Memory":
+        """Return the memory with the policies before and after a round; rounds that were undone had the former."""
+        known = (*self.policies, *(before,) * (index - len(self.policies)))
+        return replace(self, policies=(*known[:index], after))
+
+    def policy_after(self, index: int, newest: Ref) -> Ref:
+        """Return the policy after a round; `newest` if nothing was learned since."""
+        return self.policies[index] if index < len(self.policies) else newest
+
+
+def maybe(ref: Ref | None) -> list[Ref]:
+    """Return the artifacts of an input that need not be there."""
+    return [ref] if ref else []
 
 
 @dataclass(frozen=True)
@@ -79,7 +122,7 @@ class Beginning:
     """Rows that rounds plan in place of a choice."""
     asks_hints: bool = False
     """True if a row of the plan names the level of a hint, and not its text."""
-    earlier: Rounds = ()
+    earlier: Sequence[Stored] = ()
     """Rollouts of an earlier run that waves may take up again."""
     traces: Mapping[str, Ref] = field(default_factory=dict[str, Ref])
     """Texts of each file that a wave plans, by its path."""

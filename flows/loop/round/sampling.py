@@ -13,8 +13,7 @@ from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.lake.store import Ref
 from gradus.data.records import Json, JsonObject
-from gradus.flows.loop.round.memory import Memory
-from gradus.flows.loop.round.outcomes import Beginning, Sampled
+from gradus.flows.loop.round.outcomes import Beginning, Memory, Sampled
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.past import Past

@@ -9,8 +9,7 @@ from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.round.asking import Asking, Room
 from gradus.flows.loop.round.measures import Known, Measures
-from gradus.flows.loop.round.memory import Memory, maybe
-from gradus.flows.loop.round.outcomes import Beginning, Columns, Gathered, tables
+from gradus.flows.loop.round.outcomes import Beginning, Columns, Gathered, Memory, maybe, tables
 from gradus.flows.loop.round.sampling import Round
 from gradus.flows.loop.round.updates import Updates
 from gradus.flows.recipe.config import Recipe

@@ -11,7 +11,7 @@ import pytest
 from gradus.data.errors import BadInputError, GateError, UsageError
 from gradus.data.lake.store import Ref, Store
 from gradus.flows.loop.inputs import as_run, run_name
-from gradus.flows.loop.round.memory import Stored
+from gradus.flows.loop.round.outcomes import Stored
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.reading import load_recipe
