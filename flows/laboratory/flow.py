@@ -158,7 +158,7 @@ def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: st
     config = now.settings("update", steps.recipe.update)
     columns = partial(Measures(now, steps.known).beside, plans=stored.plans, made=stored.made)
     seen = {"plan": stored.plans, **tables(stored.made)}
-    now = replace(now, start=replace(steps.start, problems=stored.problems))
+    now = replace(now, start=replace(steps.start, problems=stored.problems))  # those that its rows were drawn from
     updates = Updates(now, seen, columns, last=False)
     inputs = {**tables(stored.made, use=LEARN), "policy": [policy], **({"sampler": [stored.policy]} if age else {})}
     if config.needs_teacher:
