@@ -124,15 +124,12 @@ class StoredRun:
     def _held_out(self, index: int) -> Tables:
         """Return the rollouts of the policy's own evaluation, or without one those of a neighbouring round."""
         evaluated = self.calls.get(("evaluate", index - 1, "eval"))
-        if evaluated is not None and self._sampler(evaluated) == self._policy(index):
-            return self._held(self.store.manifest(evaluated).parents)
+        manifest = self.store.manifest(evaluated) if evaluated else None
+        rollouts = manifest.parent("rollouts") if manifest else None  # which need not name a policy
+        if manifest and rollouts and self.store.manifest(rollouts).parent("policy") == self._policy(index):
+            return self._held(manifest.parents)
         update = self._updates.get(index + 1) or self._updates.get(index - 1)
         return self._held(self.store.manifest(update).parents) if update else {}
-
-    def _sampler(self, evaluation: Ref) -> Ref | None:
-        """The policy that an evaluation is of; None if its rollouts do not name one."""
-        rollouts = self.store.manifest(evaluation).parent("rollouts")
-        return self.store.manifest(rollouts).parent("policy") if rollouts else None
 
     def _held(self, parents: Mapping[str, Sequence[str]]) -> Tables:
         return {f"held_{name}": [Ref.parse(text) for text in parents[name]] for name in ("rollouts", "scores")}
