@@ -13,16 +13,15 @@ from gradus.flows.loop.reruns import room_of
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import warm_up_remark
-from gradus.flows.recipe.config import Recipe, same_run
+from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import of_each_phase
-from gradus.flows.recipe.reading import parse_recipe, refuse_unjudged
+from gradus.flows.recipe.reading import refuse_unjudged
 from gradus.flows.session import RunSpec, open_session
 from gradus.flows.verbs import gradus_flow
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.remarks import left_out_texts, remarks_of
 from gradus.tasks.runs.history import ComputedSeconds, read_story, sampled_tokens
-from gradus.tasks.runs.records import RunSettings
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.pruning import computed_by
 from gradus.tasks.runtime.stage_adapter import Session
@@ -60,7 +59,6 @@ def train_flow(
         seed=recipe.seed,
         body={"recipe": body},
         changed=changed_settings(recipe),
-        same=_same,
         rounds=0 if budget else recipe.rounds,
         forced=frozenset((stage, index, purpose) for stage, index, purpose in forced or []),
     )
@@ -135,14 +133,6 @@ def _outside(run: str, trained: Trained) -> GateError:
         hint=f"continue from there: gradus rerun {shlex.quote(run)} update --from-round {following} --set lr=...; "
         "or repeat the command with another guard",
     )
-
-
-def _same(stored: RunSettings, body: RunSettings) -> bool:
-    """Return whether a run that this version stored, or an earlier one, continues with the settings of a command."""
-    if "recipe" not in stored or "recipe" not in body:
-        return stored == body
-    one, other = (parse_recipe(each["recipe"], "the run's recipe") for each in (stored, body))
-    return {**stored, "recipe": None} == {**body, "recipe": None} and same_run(one, other)
 
 
 def _answer(run: str, session: Session, recipe: Recipe, trained: Trained, seconds: float) -> TrainAnswer:

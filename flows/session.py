@@ -4,9 +4,8 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import eq
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -15,7 +14,8 @@ from gradus.data.lake.store import Store
 from gradus.data.runlock import run_lock
 from gradus.flows.console.progress_bar import StageView
 from gradus.flows.loop.reruns import other_settings
-from gradus.flows.recipe.config import changed_files
+from gradus.flows.recipe.config import changed_files, same_run
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.flows.verbs import say_started
 from gradus.tasks.config.redaction import hide
 from gradus.tasks.config.settings import Home, reports_now, thread_settings
@@ -46,8 +46,6 @@ class RunSpec:
     changed: Mapping[str, Sequence[str]] | None = None
     """Of a recipe: each setting that is not the default, with the default and its value."""
     forced: frozenset[tuple[str, int, str]] = frozenset()
-    same: Callable[[RunSettings, RunSettings], bool] = eq
-    """Function that returns whether two bodies are of one run: one stored, perhaps by an earlier version, and ours."""
     rounds: int = 0
     """Number of rounds in the progress display; 0 if it is unknown, or there are none."""
 
@@ -131,9 +129,17 @@ def guard(folder: Path, spec: RunSpec) -> None:
         stored = read_settings(folder)
         if stored == body:
             return
-        if not spec.same(stored, body):
+        if not _continues(stored, body):
             raise other_settings(folder, changed_files(stored.get("recipe", {}), body.get("recipe", {})))
     write_settings(folder, body)
+
+
+def _continues(stored: RunSettings, body: RunSettings) -> bool:
+    """Return whether a training that this version stored, or an earlier one, continues with other settings."""
+    if "recipe" not in stored or "recipe" not in body:
+        return False
+    one, other = (parse_recipe(each["recipe"], "the run's recipe") for each in (stored, body))
+    return {**stored, "recipe": None} == {**body, "recipe": None} and same_run(one, other)
 
 
 def label_flow_run(name: str, verb: str) -> None:

@@ -9,7 +9,6 @@ from gradus.data.errors import UsageError
 from gradus.flows.loop.inputs import as_run, on_other_data, run_name
 from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.flows.recipe.reading import load_recipe
-from gradus.flows.runs import _same
 from gradus.flows.session import RunSpec, guard
 from gradus.tasks.runs.journal import write_settings
 from gradus.tasks.runs.records import RunSettings
@@ -43,7 +42,7 @@ def test_an_edited_file_makes_another_run_and_the_sentence_names_file_and_run(da
     assert run_name(after) != run_name(before)
     said = f"{data} changed since {folder.name} began: this is another run, {run_name(after)}"
     assert on_other_data(tmp_path, after) == said
-    named = RunSpec(folder.name, "train", after.seed, {"recipe": after.model_dump(mode="json")}, same=_same)
+    named = RunSpec(folder.name, "train", after.seed, {"recipe": after.model_dump(mode="json")})
     with pytest.raises(UsageError, match=f"^{data} changed since run {folder.name} began; the recipe without --run"):
         guard(folder, named)
     other = as_run(load_recipe("demo", [f"problems={data}", "evaluate.problems=bundled:heldout", "update.lr=1e-3"]))
@@ -55,7 +54,7 @@ def test_a_run_that_does_not_know_what_its_files_held_goes_on_and_knows_then(dat
     old = now.model_copy(update={"files": {}})
     assert same_run(old, now)
     stored(tmp_path, old)
-    guard(tmp_path, RunSpec("old", "train", now.seed, {"recipe": now.model_dump(mode="json")}, same=_same))
+    guard(tmp_path, RunSpec("old", "train", now.seed, {"recipe": now.model_dump(mode="json")}))
     kept = json.loads((tmp_path / "run.json").read_text())["recipe"]
     assert kept["files"] == now.files
     assert changed_files(old.model_dump(mode="json"), kept) == []
