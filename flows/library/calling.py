@@ -78,8 +78,8 @@ def call(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-def taking(ask: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
-    """Have a function of what `ask` returns take the arguments of `ask` instead."""
+def call_of(ask: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
+    """Make a function of what `ask` returns a call that takes the arguments of `ask` instead."""
 
     def of(function: Callable[[A], R]) -> Callable[P, R]:
         @functools.wraps(function)
@@ -88,7 +88,7 @@ def taking(ask: Callable[P, A]) -> Callable[[Callable[[A], R]], Callable[P, R]]:
 
         result = inspect.signature(function).return_annotation
         run.__signature__ = inspect.signature(ask).replace(return_annotation=result)  # pyright: ignore[reportAttributeAccessIssue]
-        return run
+        return call(run)
 
     return of
 

@@ -9,7 +9,7 @@ from gradus.flows.agreement.asked import AT, AgreeAsked, BisectAsked, agree_aske
 from gradus.flows.asked import asked_for, planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
 from gradus.flows.laboratory.asked import LabAsked, lab_asked
-from gradus.flows.library.calling import call, run_flow, taking, working
+from gradus.flows.library.calling import call, call_of, run_flow, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
 from gradus.flows.loop.comparing.budget import HOW, Asked
@@ -51,8 +51,7 @@ def planned_again(
     return plan
 
 
-@call
-@taking(planned)
+@call_of(planned)
 def train(plan: Rerun) -> Run:
     """Run a recipe, or resume a run: the same call continues where it stopped, more `rounds` after the last one.
 
@@ -62,22 +61,19 @@ def train(plan: Rerun) -> Run:
     return trained(plan)
 
 
-@call
-@taking(planned)
+@call_of(planned)
 def dry_run(plan: Rerun) -> Forecast:
     """Return what `train` would compute and reuse, why, and what that costs; nothing is started."""
     return foreseen(plan)
 
 
-@call
-@taking(planned_again)
+@call_of(planned_again)
 def rerun(plan: Rerun) -> Run:
     """Run one stage of a run again, changed or not, in one round, in those from one on, or in all."""
     return trained(plan)
 
 
-@call
-@taking(planned_again)
+@call_of(planned_again)
 def dry_rerun(plan: Rerun) -> Forecast:
     """Return what `rerun` would compute and reuse, why, and what that costs; nothing is started."""
     return foreseen(plan)
@@ -97,8 +93,7 @@ def amend_asked(
     return agree_asked(parsed, rollouts=[name], at=at, together=True)
 
 
-@call
-@taking(amend_asked)
+@call_of(amend_asked)
 def amend(asked: AgreeAsked) -> Run:
     """Train a run again from the first round whose update other rewards would change; earlier rounds are reused.
 
@@ -119,8 +114,7 @@ def amended(asked: AgreeAsked, found: "Agreement") -> Rerun | None:
     return planned_again(asked.rollouts[0], "score", from_round=divergence["round"], set=changes)
 
 
-@call
-@taking(bisect_asked)
+@call_of(bisect_asked)
 def bisect(asked: BisectAsked) -> "Bisected":
     """Find the round from which an auditor disagrees more often with a run's own verdicts, by few of its verdicts.
 
@@ -146,8 +140,7 @@ def trained(plan: Rerun) -> Run:
     return Run(result["run"], Home.from_environment(), result)
 
 
-@call
-@taking(asked_for)
+@call_of(asked_for)
 def compare(asked: Asked) -> "Comparison":
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
@@ -163,8 +156,7 @@ def compare(asked: Asked) -> "Comparison":
     return compared(asked)
 
 
-@call
-@taking(lab_asked)
+@call_of(lab_asked)
 def lab(asked: LabAsked) -> "Laboratory":
     """Compute the gradients of methods on stored rounds of runs, side by side; nothing is sampled.
 
@@ -177,8 +169,7 @@ def lab(asked: LabAsked) -> "Laboratory":
     return run_flow("laboratory.flow:lab", **vars(asked))
 
 
-@call
-@taking(agree_asked)
+@call_of(agree_asked)
 def agree(asked: AgreeAsked) -> "Agreement":
     """Judge stored rollouts by several rewards and return where their verdicts differ; nothing is sampled.
 
@@ -197,8 +188,7 @@ def agreed(asked: AgreeAsked) -> "Agreement":
     return run_flow("agreement.flow:agree", **vars(asked))
 
 
-@call
-@taking(asked_for)
+@call_of(asked_for)
 def plan_comparison(asked: Asked) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
     from gradus.flows.loop.comparing.checked import checked
@@ -208,8 +198,7 @@ def plan_comparison(asked: Asked) -> "Plan":
     return plan_of(home, checked(home, asked))
 
 
-@call
-@taking(asked_for)
+@call_of(asked_for)
 def dry_compare(asked: Asked) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
     from gradus.flows.loop.comparing.checked import checked
