@@ -250,7 +250,7 @@ class JudgePool:
             raise JudgeStartError(f"a judge of {self.spec.name} was not ready within {START_LIMIT_S:.0f} s")
         head = judge.in_flight[0]
         if len(head.indices) > 1 and self.spec.is_user and not head.singly:
-            self._replace(job, judge, head.split())
+            self._replace(job, judge, judge.in_flight.popleft().split())
             return
         index = judge.advance()
         said = f"not judged within {self.item_timeout_s:g} s"
@@ -275,7 +275,7 @@ class JudgePool:
             return
         head = judge.in_flight[0]
         if len(head.indices) > 1 and self.spec.is_user and not head.singly:
-            self._replace(job, judge, head.split())
+            self._replace(job, judge, judge.in_flight.popleft().split())
             return
         deaths = head.deaths + 1
         index = judge.advance()
@@ -289,9 +289,7 @@ class JudgePool:
         """End a judge; its unanswered rows go back to the head of the queue, in order. A new one starts when needed."""
         judge.end()
         self._judges.remove(judge)
-        covered = {i for chunk in first for i in chunk.indices}
-        left = [chunk.rest(covered) for chunk in judge.in_flight]
-        job.queue.extendleft(reversed([*first, *(chunk for chunk in left if chunk.indices)]))
+        job.queue.extendleft(reversed([*first, *(chunk.rest() for chunk in judge.in_flight)]))
 
 
 @dataclass

@@ -90,9 +90,9 @@ class Chunk:
         left = self.indices[self.answered :]
         return [Chunk([index], singly=True) for start in range(APART) for index in left[start::APART]]
 
-    def rest(self, without: set[int]) -> "Chunk":
+    def rest(self) -> "Chunk":
         """The unanswered rows as a new chunk."""
-        left = [index for index in self.indices[self.answered :] if index not in without]
+        left = self.indices[self.answered :]
         alone = len(left) == 1
         return Chunk(left, deaths=self.deaths if alone else 0, singly=self.singly and alone)
 
