@@ -6,9 +6,8 @@ from typing import Any
 
 from gradus.data.errors import BadInputError, GateError, GradusError, PrunedError, StageError
 from gradus.data.lake.manifest import json_digest
-from gradus.flows.asked import asked_for
 from gradus.flows.console.output import aside
-from gradus.flows.loop.comparing.budget import Budget
+from gradus.flows.loop.comparing.budget import Asked, Budget
 from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.compared import compared_trainings
 from gradus.flows.loop.comparing.plan import keep_plan
@@ -28,7 +27,7 @@ _NAME_CHARS = 120
 
 
 @gradus_flow("compare")
-@form_of(asked_for)
+@form_of(Asked)
 def compare(**given: Any) -> Comparison:
     """Train methods under the same budget and seeds, and judge each pair: better, worse, equivalent or undecided.
 
@@ -39,7 +38,7 @@ def compare(**given: Any) -> Comparison:
     What the comparison can detect is written before the first training, and at its end it is a run of its own,
     `compare-DIGEST`, with its plan, its tables and its picture, in MLflow too.
     """
-    asked = asked_for(**given)
+    asked = Asked(**given)
     home = Home.from_environment()
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")

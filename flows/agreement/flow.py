@@ -18,7 +18,7 @@ from gradus.data.files import replace_file
 from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.data.seeds import derive_seed
-from gradus.flows.agreement.asked import agree_asked, bisect_asked
+from gradus.flows.agreement.asked import AgreeAsked, BisectAsked
 from gradus.flows.agreement.ready import AgreeReady, BisectReady, agree_ready, bisect_ready
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow
@@ -37,7 +37,7 @@ _ASKED = ("rollout_id", "problem_id", "prompt", "completion")
 
 
 @gradus_flow("agree")
-@form_of(agree_asked, rewards=list[RewardConfig])
+@form_of(AgreeAsked, rewards=list[RewardConfig])
 def agree(**given: Any) -> Agreement:
     """Judge stored rollouts by several rewards, and return where their verdicts differ; nothing is sampled.
 
@@ -45,7 +45,7 @@ def agree(**given: Any) -> Agreement:
     disagree; by round the groups whose advantages differ, and the first round whose update would. It is a run of its
     own, `agree-DIGEST`.
     """
-    asked = agree_asked(**given)
+    asked = AgreeAsked(**given)
     home = Home.from_environment()
     ready = agree_ready(home, asked)
     label_flow_run(f"agree {', '.join(ready.names)}", "agree")
@@ -85,14 +85,14 @@ class _UnlabelledError(Exception):
 
 
 @gradus_flow("bisect")
-@form_of(bisect_asked)
+@form_of(BisectAsked)
 def bisect(**given: Any) -> Bisected:
     """Find the round from which an auditor disagrees more often with a run's own verdicts, by few of its verdicts.
 
     The first and the last round are audited, then the middle of what is between, and so on. An auditor is a reward, or
     a file of labels, to which the rows are added that are to be labelled next. It is a run of its own, `bisect-DIGEST`.
     """
-    asked = bisect_asked(**given)
+    asked = BisectAsked(**given)
     home = Home.from_environment()
     ready = bisect_ready(home, asked)
     label_flow_run(f"bisect {asked.run}", "bisect")

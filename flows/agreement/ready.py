@@ -11,6 +11,7 @@ from gradus.flows.agreement.asked import AgreeAsked, BisectAsked
 from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.inputs import problems_of
 from gradus.flows.loop.reruns import stored_recipe
+from gradus.flows.parameters import named
 from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.artifacts.resolve import resolve_artifact
 from gradus.tasks.config.score import SCORE, ScoreConfig
@@ -38,8 +39,9 @@ class AgreeReady:
 def agree_ready(home: Home, asked: AgreeAsked) -> AgreeReady:
     """Return rewards and rollouts; UsageError if there is nothing to judge, or a reward cannot be used."""
     store = Store(home.lake)
-    problems = [resolve_artifact(store, asked.problems, "problems")] if asked.problems else []
-    stored = [each for name in asked.rollouts for each in _stored(home, store, name, problems)]
+    problems = [resolve_artifact(store, named(asked.problems), "problems")] if asked.problems else []
+    rollouts = dict.fromkeys(map(named, asked.rollouts))
+    stored = [each for name in rollouts for each in _stored(home, store, name, problems)]
     alone = [settings_of(reward, asked.at) for reward in asked.rewards]
     settings = [_summed(home, asked, alone)] if asked.together else alone
     names = list[str]()
@@ -65,7 +67,7 @@ def settings_of(reward: object, at: float | None) -> ScoreConfig:
 
 def _summed(home: Home, asked: AgreeAsked, alone: Sequence[ScoreConfig]) -> ScoreConfig:
     """Return the settings of a run's own judging with other rewards."""
-    base = stored_recipe(home.runs, run_folder(home.runs, asked.rollouts[0]).name).score
+    base = stored_recipe(home.runs, run_folder(home.runs, named(asked.rollouts[0])).name).score
     rewards = tuple(reward for each in alone for reward in each.rewards)
     at = base.correct_at if asked.at is None else asked.at
     body = base.model_dump(mode="json", exclude={"rewards", "correct_at"})
@@ -119,10 +121,10 @@ class BisectReady:
 
 def bisect_ready(home: Home, asked: BisectAsked) -> BisectReady:
     """Return rollouts, auditor and cheap rewards; UsageError if there are none, or a reward cannot be used."""
-    store = Store(home.lake)
-    stored = [each for each in stored_of(home, store, asked.run) if each.round and is_learned(each.purpose)]
+    store, run = Store(home.lake), named(asked.run)
+    stored = [each for each in stored_of(home, store, run) if each.round and is_learned(each.purpose)]
     if len({each.round for each in stored}) < 2:
-        raise UsageError(f"run {asked.run} has no two rounds that were scored", hint="`gradus runs` lists runs")
+        raise UsageError(f"run {run} has no two rounds that were scored", hint="`gradus runs` lists runs")
     is_file = isinstance(asked.auditor, str) and asked.auditor.endswith(LABELS)
     auditor = [] if is_file else [settings_of(asked.auditor, asked.at)]
     beside = [settings_of(reward, asked.at) for reward in asked.beside]

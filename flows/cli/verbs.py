@@ -8,11 +8,12 @@ import typer
 
 from gradus.data.errors import UsageError
 from gradus.flows import parameters
-from gradus.flows.asked import asked_for, planned
+from gradus.flows.asked import planned
 from gradus.flows.cli.options import AsJson, DryRun, KnownRun, Partial, damage, may_wait, options_of
 from gradus.flows.console.output import answer, aside, fields, line
 from gradus.flows.console.run_tables import render_freed, render_restored, render_run
 from gradus.flows.library import exchange_calls, results, run_calls
+from gradus.flows.loop.comparing.budget import Asked
 from gradus.flows.loop.reruns import Rerun
 from gradus.tasks.config.settings import Home
 from gradus.tasks.preflight.checks import REFERENCE, check_table, full_name
@@ -289,7 +290,7 @@ def new(
 
 
 @may_wait
-@options_of(asked_for)
+@options_of(Asked)
 def compare(
     plot: Plot = None,
     plan: Planned = False,
@@ -314,7 +315,7 @@ def compare(
 
     if plot is not None:
         check_table(plot.with_suffix(plot.suffix.lower()), "--plot", FORMATS)
-    if partial and run_calls.trains(asked_for(**given)):
+    if partial and run_calls.trains(Asked(**given)):
         raise UsageError("--partial goes with runs that are there", hint="leave it out, or name runs (`gradus runs`)")
     if verify:
         if len(given["recipes"]) != 1:
@@ -326,7 +327,7 @@ def compare(
         answer(run_calls.dry_compare(**given), as_json, render_comparison_ahead)
     else:
         with damage(partial) as on_damage:
-            found = run_calls.compared(asked_for(**given), on_damage)
+            found = run_calls.compared(Asked(**given), on_damage)
             if plot is not None:
                 write_plot(found, plot)  # before the answer, whose reader may close the pipe
                 aside(f"picture: {plot}")

@@ -15,7 +15,7 @@ from gradus.data.lake.manifest import json_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison
 from gradus.flows.console.output import aside
-from gradus.flows.laboratory.asked import lab_asked
+from gradus.flows.laboratory.asked import LabAsked
 from gradus.flows.laboratory.ready import LabReady, Method, lab_ready
 from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.comparing.budget import Budget
@@ -39,7 +39,7 @@ _HALVINGS = 2
 
 
 @gradus_flow("lab")
-@form_of(lab_asked)
+@form_of(LabAsked)
 def lab(**given: Any) -> Laboratory:
     """Compute the gradient of each method on stored rounds of runs, without a token sampled.
 
@@ -47,7 +47,7 @@ def lab(**given: Any) -> Laboratory:
     a step changes the log-probs of held-out right and wrong rollouts. It is a run of its own, `lab-DIGEST`, with its
     tables and its picture, in MLflow too. With `then` the better half is trained and compared.
     """
-    asked = lab_asked(**given)
+    asked = LabAsked(**given)
     home = Home.from_environment()
     ready = lab_ready(home, asked)
     label_flow_run(f"lab {', '.join(run.folder.name for run in ready.runs)}", "lab")

@@ -10,6 +10,7 @@ from gradus.flows.laboratory.stored import StoredRun
 from gradus.flows.loop.comparing.budget import Budget, parse_budget
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import called
+from gradus.flows.parameters import named
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.overlays import Overlay, find_overlays, overlay_files
 from gradus.tasks.config.settings import Home
@@ -49,7 +50,7 @@ class LabReady:
 def lab_ready(home: Home, asked: LabAsked) -> LabReady:
     """Return runs and methods; UsageError for a run without a stored policy, or if no method fits."""
     store, ages = Store(home.lake), _ages(asked.ages)
-    found = [StoredRun(store, run_folder(home.runs, name)) for name in dict.fromkeys(asked.runs)]
+    found = [StoredRun(store, run_folder(home.runs, name)) for name in dict.fromkeys(map(named, asked.runs))]
     remarks = [text for run in found for text in _without_later(run, asked.rounds, ages)]
     of_objective = (name for name in overlay_files() if _parts(find_overlays([name])[0]) & _OF_OBJECTIVE)
     names = dict.fromkeys([*asked.method, *(of_objective if asked.every else ())])

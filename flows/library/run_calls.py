@@ -1,14 +1,15 @@
 """Whole runs, comparisons of them, and their room on the disk; each call has one that says what it would do."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from gradus.data.errors import OnDamage, UsageError, refuse
-from gradus.flows.agreement.asked import AT, AgreeAsked, BisectAsked, agree_asked, bisect_asked
-from gradus.flows.asked import asked_for, planned
+from gradus.flows.agreement.asked import AT, AgreeAsked, BisectAsked
+from gradus.flows.asked import planned
 from gradus.flows.console.answers import Forecast, Freed, Restored
-from gradus.flows.laboratory.asked import LabAsked, lab_asked
+from gradus.flows.laboratory.asked import LabAsked
 from gradus.flows.library.calling import call, call_of, run_flow, working
 from gradus.flows.library.results import Run
 from gradus.flows.library.texts import Component, parse_reward
@@ -90,7 +91,7 @@ def amend_asked(
     """Return the comparison of a run's own rewards with others, summed; UsageError if there can be none."""
     name = run_folder(Home.from_environment().runs, named(run)).name
     parsed = [parse_reward(each).model_dump(mode="json") for each in rewards]
-    return agree_asked(parsed, rollouts=[name], at=at, together=True)
+    return AgreeAsked(parsed, rollouts=[name], at=at, together=True)
 
 
 @call_of(amend_asked)
@@ -100,7 +101,7 @@ def amend(asked: AgreeAsked) -> Run:
     Its stored rollouts are judged by both (`agree`). The run itself is returned if every update would be the same.
     """
     plan = amended(asked, agreed(asked))
-    return trained(plan) if plan else Run(asked.rollouts[0], Home.from_environment())
+    return trained(plan) if plan else Run(named(asked.rollouts[0]), Home.from_environment())
 
 
 def amended(asked: AgreeAsked, found: "Agreement") -> Rerun | None:
@@ -111,10 +112,10 @@ def amended(asked: AgreeAsked, found: "Agreement") -> Rerun | None:
         return None
     changes: dict[str, object] = {"rewards": [dict(each) for each in asked.rewards]}
     changes |= {} if asked.at is None else {"correct_at": asked.at}
-    return planned_again(asked.rollouts[0], "score", from_round=divergence["round"], set=changes)
+    return planned_again(named(asked.rollouts[0]), "score", from_round=divergence["round"], set=changes)
 
 
-@call_of(bisect_asked)
+@call_of(BisectAsked)
 def bisect(asked: BisectAsked) -> "Bisected":
     """Find the round from which an auditor disagrees more often with a run's own verdicts, by few of its verdicts.
 
@@ -124,7 +125,7 @@ def bisect(asked: BisectAsked) -> "Bisected":
     from gradus.flows.agreement.ready import bisect_ready
 
     bisect_ready(Home.from_environment(), asked)
-    return run_flow("agreement.flow:bisect", **vars(asked))
+    return _computed("agreement.flow:bisect", asked)
 
 
 def foreseen(plan: Rerun) -> Forecast:
@@ -140,7 +141,7 @@ def trained(plan: Rerun) -> Run:
     return Run(result["run"], Home.from_environment(), result)
 
 
-@call_of(asked_for)
+@call_of(Asked)
 def compare(asked: Asked) -> "Comparison":
     """Judge recipes at equal cost, each pair: better, worse, equivalent within a margin, or undecided.
 
@@ -156,7 +157,7 @@ def compare(asked: Asked) -> "Comparison":
     return compared(asked)
 
 
-@call_of(lab_asked)
+@call_of(LabAsked)
 def lab(asked: LabAsked) -> "Laboratory":
     """Compute the gradients of methods on stored rounds of runs, side by side; nothing is sampled.
 
@@ -166,10 +167,10 @@ def lab(asked: LabAsked) -> "Laboratory":
     from gradus.flows.laboratory.ready import lab_ready
 
     lab_ready(Home.from_environment(), asked)
-    return run_flow("laboratory.flow:lab", **vars(asked))
+    return _computed("laboratory.flow:lab", asked)
 
 
-@call_of(agree_asked)
+@call_of(AgreeAsked)
 def agree(asked: AgreeAsked) -> "Agreement":
     """Judge stored rollouts by several rewards and return where their verdicts differ; nothing is sampled.
 
@@ -185,10 +186,10 @@ def agreed(asked: AgreeAsked) -> "Agreement":
 
     asked = replace(asked, rewards=[parse_reward(each).model_dump(exclude_defaults=True) for each in asked.rewards])
     agree_ready(Home.from_environment(), asked)
-    return run_flow("agreement.flow:agree", **vars(asked))
+    return _computed("agreement.flow:agree", asked)
 
 
-@call_of(asked_for)
+@call_of(Asked)
 def plan_comparison(asked: Asked) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
     from gradus.flows.loop.comparing.checked import checked
@@ -198,7 +199,7 @@ def plan_comparison(asked: Asked) -> "Plan":
     return plan_of(home, checked(home, asked))
 
 
-@call_of(asked_for)
+@call_of(Asked)
 def dry_compare(asked: Asked) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
     from gradus.flows.loop.comparing.checked import checked
@@ -217,19 +218,30 @@ def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     home = Home.from_environment()
     if trains(asked):
         checked(home, asked)
-        return run_flow("comparison:compare", **vars(asked))
+        return _computed("comparison:compare", asked)
     if asked.tune or asked.tune_on or asked.tune_seeds != 1:
         raise UsageError("--tune trains recipes", hint="give a budget, for example --budget rounds=10")
     if asked.set:
         raise UsageError("--set changes recipes that are trained", hint="give a budget, for example --budget rounds=10")
-    if recipe := next(filter(_is_recipe, asked.recipes), ""):
+    if recipe := next(filter(_is_recipe, asked.names), ""):
         raise UsageError(f"{recipe} is a recipe, and there is no budget to train it with", hint=HOW)
-    return compared_runs(home, asked.recipes, Terms(asked.margin / 100, asked.cluster), on_damage)
+    return compared_runs(home, asked.names, Terms(asked.margin / 100, asked.cluster), on_damage)
 
 
 def trains(asked: Asked) -> bool:
     """Return whether a comparison trains recipes: under a budget, with methods, or a single one."""
-    return bool(asked.budget or asked.method or (len(asked.recipes) == 1 and _is_recipe(asked.recipes[0])))
+    return bool(asked.budget or asked.method or (len(asked.names) == 1 and _is_recipe(asked.names[0])))
+
+
+def _computed(flow: str, asked: AgreeAsked | BisectAsked | LabAsked | Asked) -> Any:
+    """Run the flow of these arguments, to which runs and paths are texts."""
+    return run_flow(flow, **{name: _in_text(value) for name, value in vars(asked).items()})
+
+
+def _in_text(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_in_text(each) for each in value]
+    return named(value) if isinstance(value, Run | os.PathLike) else value
 
 
 def _is_recipe(name: str) -> bool:

@@ -297,7 +297,7 @@ def test_methods_meet_at_their_best_values_which_problems_that_are_not_judged_ch
     program, found = compared
     monkeypatch.setenv("GRADUS_HOME", str(program.home))
     monkeypatch.chdir(program.home)
-    asked = Asked([str(RECIPE)], "rounds=1", 2, QUICK[1::2], 2.0, "", ["escalate=[2],[]"])
+    asked = Asked([str(RECIPE)], budget="rounds=1", seeds=2, set=QUICK[1::2], tune=["escalate=[2],[]"])
     plan = gradus.plan_comparison(
         asked.recipes, budget=asked.budget, seeds=2, set=asked.set, tune=asked.tune, tune_seeds=9
     )

@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 
 import gradus
 from gradus.data.errors import UsageError
-from gradus.flows.laboratory.asked import lab_asked
+from gradus.flows.laboratory.asked import LabAsked
 from gradus.flows.laboratory.ready import lab_ready
 from gradus.tasks.config.settings import Home
 from gradus.tasks.tracking.facts import LABORATORY, LABORATORY_PICTURE, LABORATORY_TABLE
@@ -160,7 +160,7 @@ def test_what_cannot_begin_is_refused(stored: tuple[Program, dict[str, Any]], mo
     monkeypatch.setenv("GRADUS_HOME", str(program.home))
     with pytest.raises(UsageError, match="there is no method gspoo"):
         gradus.lab(["base"], method=["gspoo"])
-    ready = lab_ready(Home.from_environment(), lab_asked(["base"], method=["gspo"], rounds=2, ages="0,2"))
+    ready = lab_ready(Home.from_environment(), LabAsked(["base"], method=["gspo"], rounds=2, ages="0,2"))
     assert [text.partition(" is there")[0] for text in ready.remarks] == ["base: no policy 2 updates after round 3"]
     code, _, told = program.run("lab", "base", "--method", "gspo", "--ages", "soon")
     assert (code, "--ages 'soon': these are no ages" in told) == (2, True)

@@ -9,6 +9,7 @@ from gradus.flows.loop.comparing.tuning import Tuning, tried_of, tuning_of
 from gradus.flows.loop.inputs import as_run, run_name
 from gradus.flows.loop.reruns import read_recipe
 from gradus.flows.loop.variants import Variant, methods_of, refuse_single
+from gradus.flows.parameters import named
 from gradus.flows.recipe.assignments import split_assignment
 from gradus.flows.recipe.checking import check_recipe
 from gradus.tasks.config.settings import Home
@@ -43,18 +44,18 @@ def checked(home: Home, asked: Asked) -> Checked:
         hint = "write --budget rounds=N" + (" in its place" if asked.budget else ", or --set rounds=N once")
         raise UsageError(f"--set {own[-1]}: all methods have the same budget", hint=hint)
     if not asked.budget:
-        rounds = read_recipe(home.runs, asked.recipes[0], own)[0].rounds
+        rounds = read_recipe(home.runs, asked.names[0], own)[0].rounds
         asked = replace(asked, budget=f"rounds={rounds}")
     limit = parse_budget(asked.budget)
     tried = tried_of(asked.tune, asked.set)
     if not tried and (asked.tune_on or asked.tune_seeds != 1):
         raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
     amount = limit.amount if limit.unit == "rounds" else None
-    methods = methods_of(home.runs, asked.recipes, asked.set, amount, asked.method)
+    methods = methods_of(home.runs, asked.names, asked.set, amount, asked.method)
     refuse_single(len(methods), asked.seeds)
     first = methods[0].recipe.seed
     seeds = range(first, first + asked.seeds)
-    tuning = tuning_of(methods, tried, seeds, asked.tune_seeds, asked.tune_on) if tried else None
+    tuning = tuning_of(methods, tried, seeds, asked.tune_seeds, named(asked.tune_on)) if tried else None
     for method in (*methods, *(tuning.variants() if tuning else ())):
         check_recipe(method.recipe, home.lake)
     return Checked(asked, methods, seeds, limit, tuning)

@@ -165,6 +165,6 @@ def test_budgets_are_read_from_texts() -> None:
 def test_without_a_budget_a_recipe_is_trained_for_its_own_rounds(
     tmp_path: Path, assignments: list[str], rounds: int
 ) -> None:
-    ready = checked(Home(tmp_path), Asked(["demo"], "", 2, assignments, 2.0, ""))
+    ready = checked(Home(tmp_path), Asked(["demo"], seeds=2, set=assignments))
     assert ready.budget == Budget(unit="rounds", amount=rounds)
     assert [method.recipe.rounds for method in ready.methods] == [rounds]

@@ -154,7 +154,7 @@ def test_a_comparison_foresees_the_groups_of_each_method(
     monkeypatch.chdir(tmp_path)
     home = Home(tmp_path / "home")
     found = look_ahead_comparison(
-        home, checked(home, Asked(["own.toml", "some.toml"], "rounds=1", 2, ["curate.sample.n=4"], 2.0, ""))
+        home, checked(home, Asked(["own.toml", "some.toml"], budget="rounds=1", seeds=2, set=["curate.sample.n=4"]))
     )
     every, few = (sum(DEAD.values()) + 2 / 5) / 4, (DEAD["b"] + DEAD["c"]) / 2
     shares = [each["signal"]["no_variance_frac"] for each in found["trainings"] if each["signal"]]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import UsageError
-from gradus.flows.asked import asked_for
+from gradus.flows.loop.comparing.budget import Asked
 from gradus.flows.loop.comparing.checked import checked
 from gradus.flows.loop.comparing.tuning import tried_of, tuning_of
 from gradus.flows.loop.variants import methods_of
@@ -58,7 +58,7 @@ def test_what_cannot_be_tuned_is_refused(texts: list[str], sets: list[str], said
 @pytest.mark.parametrize("how", [{"tune_on": "own.jsonl"}, {"tune_seeds": 2}])
 def test_how_to_tune_without_values_is_refused(tmp_path: Path, how: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="there is nothing to tune"):
-        checked(Home(tmp_path), asked_for(["demo", "tiny"], **how))
+        checked(Home(tmp_path), Asked(["demo", "tiny"], **how))
 
 
 @pytest.mark.parametrize(
