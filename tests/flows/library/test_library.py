@@ -14,8 +14,10 @@ import pytest
 
 import gradus
 from gradus.flows.console.output import aside
-from gradus.flows.library import calling, stage_calls
+from gradus.flows.library import calling, run_calls, stage_calls
 from gradus.flows.library.results import Artifact
+from gradus.flows.loop.comparing.budget import Asked
+from gradus.tasks.config.settings import Home
 
 ROOT = Path(__file__).parents[3]
 STUB = ast.parse((ROOT / "src/gradus/__init__.pyi").read_text()).body
@@ -142,3 +144,12 @@ def test_a_signal_reaches_the_handler_that_was_there_when_all_is_closed(
     assert seen == ["closed", "theirs"]
     assert signal.getsignal(number) is theirs
     assert (dict(os.environ), root.handlers[:], root.level, logging.getLogRecordFactory()) == before
+
+
+def test_runs_and_paths_among_the_arguments_of_a_flow_are_texts_to_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, object] = {}
+    monkeypatch.setattr(run_calls, "run_flow", lambda _flow, **each: given.update(each))
+    recipes = [gradus.Run("tiny-1", Home(Path("home"))), Path("own.toml"), "demo"]
+    run_calls._computed("comparison:compare", Asked(recipes, method=["gspo"], tune_on=Path("own.jsonl")))
+    assert given["recipes"] == ["tiny-1", "own.toml", "demo"]
+    assert (given["method"], given["tune_on"], given["seeds"]) == (["gspo"], "own.jsonl", 5)
