@@ -21,4 +21,4 @@ def train(**given: Any) -> TrainAnswer:
     `gradus serve` was started in.
     """
     plan = planned(**given)
-    return train_flow.fn(plan.recipe, plan.run)
+    return train_flow.fn(plan.recipe, plan.run, like=plan.like)

@@ -11,6 +11,8 @@ from prefect.states import State
 
 from gradus.data.errors import UsageError
 from gradus.flows import deployed, stages
+from gradus.flows.loop.reruns import Rerun
+from gradus.flows.recipe.reading import parse_recipe
 from gradus.flows.serve import deployments
 from gradus.flows.verbs import gradus_flow, plain_parameters, refuse_unbound
 from gradus.tasks.config.curation import IngestConfig
@@ -85,6 +87,15 @@ def test_a_recipe_that_does_not_exist_or_a_wrong_setting_is_a_failed_state() -> 
     wrong = ended(deployed.train, "demo", set=["updat.lr=1"])
     assert wrong.message is not None
     assert "there is no setting updat; did you mean update?" in wrong.message
+
+
+def test_a_deployment_trains_a_stored_run_as_the_command_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Rerun(parse_recipe({"name": "tiny"}, "a test"), "tiny-1", like="tiny-1")
+    asked: list[Any] = []
+    monkeypatch.setattr(deployed, "planned", lambda **_: plan)
+    monkeypatch.setattr(deployed.train_flow, "fn", lambda *given, **named: asked.append((given, named)))
+    ended(deployed.train, "tiny-1")
+    assert asked == [((plan.recipe, "tiny-1"), {"like": "tiny-1"})]  # what its budget left out is left out again
 
 
 def test_parameters_are_stored_as_json_without_the_web_framework() -> None:
