@@ -13,8 +13,7 @@ from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.outcomes import Sampled
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Figures, Past
-from gradus.tasks.runs.history import is_learned, sampled_tokens
-from gradus.tasks.runs.journal import read_events
+from gradus.tasks.runs.history import Key, is_learned, last_outputs, sampled_tokens
 from gradus.tasks.runs.records import Summary
 from gradus.tasks.runtime.calls import read_report
 
@@ -53,10 +52,9 @@ class StoredRun:
         return stored_recipe(self.folder.parent, self.folder.name)
 
     @cached_property
-    def calls(self) -> Mapping[tuple[str, int, str], Ref]:
-        """The last artifact of each finished call: stage, round, purpose."""
-        begun = (e for e in read_events(self.folder) if e["event"] == "stage_started" or e["event"] == "stage_reused")
-        found = {(e["stage"], e["round"], e["purpose"]): Ref.parse(e["output"]) for e in begun}
+    def calls(self) -> Mapping[Key, Ref]:
+        """The last artifact of each finished call."""
+        found = {call: Ref.parse(output) for call, output in last_outputs(self.folder).items()}
         return {call: ref for call, ref in found.items() if self.store.find(ref) is not None}
 
     @cached_property

@@ -17,11 +17,9 @@ from gradus.flows.recipe.setting_faults import valid
 from gradus.tasks.config.learning import UPDATE
 from gradus.tasks.config.rollout import WAVE
 from gradus.tasks.config.rounds import MEASURE, TRACKER
-from gradus.tasks.runs.journal import read_events, read_settings
+from gradus.tasks.runs.history import Key, last_outputs
+from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.stages.registry import stage_spec, stages
-
-Call = tuple[str, int, str]
-"""A stage, its round and its purpose."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class Rerun:
 
     recipe: Recipe
     run: str | None
-    forced: tuple[Call, ...] = ()
+    forced: tuple[Key, ...] = ()
     like: str = ""
     """The run whose stages are computed again: what a budget left out of its waves is left out again."""
 
@@ -56,7 +54,7 @@ def plan_rerun(
     if only is not None and since:
         raise UsageError("--round and --from-round exclude each other", hint="--from-round 9 means round 9 and later")
     recipe = stored_recipe(runs, run)
-    done = _calls(runs / run)
+    done = list(last_outputs(runs / run))
     calls = _chosen(done, run, stage, only, since, changed=bool(assignments))
     # The run may have continued further than its last command asked for.
     longest = recipe.model_copy(update={"rounds": max([recipe.rounds, *(index for _, index, _ in done)])})
@@ -69,9 +67,9 @@ def plan_rerun(
     return Rerun(parse_recipe(changed.model_dump(mode="json"), "--set"), None, like=run)
 
 
-def chosen_calls(folder: Path, stage: str, only: int | None) -> list[Call]:
+def chosen_calls(folder: Path, stage: str, only: int | None) -> list[Key]:
     """Return the calls of a run that a rerun names; UsageError if there is no such stage or round."""
-    return _chosen(_calls(folder), folder.name, stage, only, changed=False)
+    return _chosen(list(last_outputs(folder)), folder.name, stage, only, changed=False)
 
 
 def other_settings(folder: Path, changed: Sequence[str] = ()) -> UsageError:
@@ -97,8 +95,8 @@ def stored_recipe(runs: Path, run: str) -> Recipe:
 
 def room_of(store: Store, folder: Path) -> Room:
     """Return the room that a budget left to the waves of a run, by the plans that it ended with."""
-    last = {call: output for call, output in _made(folder) if call[0] == WAVE.name}
-    plans = {call: store.find(Ref.parse(output)) for call, output in last.items()}
+    last = last_outputs(folder)
+    plans = {call: store.find(Ref.parse(output)) for call, output in last.items() if call[0] == WAVE.name}
     fits = {call[1:]: plan.config.get("fits") for call, plan in plans.items() if plan is not None}
 
     def room(index: int, purpose: str, tokens: float) -> int | None:  # noqa: ARG001 - what it was bound to counts
@@ -108,18 +106,7 @@ def room_of(store: Store, folder: Path) -> Room:
     return room
 
 
-def _calls(folder: Path) -> list[Call]:
-    """Every stage that the run began or reused, in order, each once."""
-    return list(dict.fromkeys(call for call, _ in _made(folder)))
-
-
-def _made(folder: Path) -> list[tuple[Call, str]]:
-    """Every stage that the run began or reused, in order, with its artifact."""
-    events = [e for e in read_events(folder) if e["event"] == "stage_started" or e["event"] == "stage_reused"]
-    return [((e["stage"], e["round"], e["purpose"]), e["output"]) for e in events]
-
-
-def _chosen(calls: list[Call], run: str, stage: str, only: int | None, since: int = 0, *, changed: bool) -> list[Call]:
+def _chosen(calls: list[Key], run: str, stage: str, only: int | None, since: int = 0, *, changed: bool) -> list[Key]:
     """Return the calls of a stage, wave, tracker, measure or role; UsageError lists the names that exist."""
     named = list(dict.fromkeys(filter(None, map(_function_of, calls))))
     if stage not in named:
@@ -139,7 +126,7 @@ def _chosen(calls: list[Call], run: str, stage: str, only: int | None, since: in
     return [call for call in found if call[1] in wanted]
 
 
-def _function_of(call: Call) -> str:
+def _function_of(call: Key) -> str:
     """The wave, tracker or measure of a call by its name, or the role that it trained; empty for any other."""
     stage, _, purpose = call
     if stage == UPDATE.name and purpose != "train":

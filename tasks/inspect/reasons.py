@@ -20,7 +20,7 @@ from gradus.data.lake.schema import TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.formats import short
-from gradus.tasks.runs.history import Attempt, Key, Precedent, Story, of_call, read_story
+from gradus.tasks.runs.history import Attempt, Key, Precedent, Story, key_of, of_call, read_story
 from gradus.tasks.runs.records import Label
 from gradus.tasks.stages.registry import installed
 
@@ -92,8 +92,7 @@ def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Call
     rows: list[Explained] = []
     story = read_story(folder)
     for attempt in story.rows.values():
-        key = (attempt["stage"], attempt["round"], attempt["purpose"])
-        if not chosen(key):
+        if not chosen(key := key_of(attempt)):
             continue
         before = [each for each in of_call(known, key) if each.started < attempt["started"]]
         rows.append(

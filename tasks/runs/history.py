@@ -15,7 +15,7 @@ from gradus.data.lake.names import Ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
-from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary
+from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary, Which
 
 AGAIN = "run the same command again to resume"
 OPEN = ""
@@ -65,6 +65,16 @@ def attempts(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Attempt]:
     command, of those that were given for the run, that came to the stage.
     """
     yield from read_story(folder, on_damage).rows.values()
+
+
+def last_outputs(folder: Path) -> dict[Key, str]:
+    """The last artifact of each call that a run began or reused, calls in the order in which they first came."""
+    return {key_of(row): row["output"] for row in attempts(folder)}
+
+
+def key_of(row: Which) -> Key:
+    """Return the key of an attempt's call."""
+    return row["stage"], row["round"], row["purpose"]
 
 
 def brief(folder: Path, on_damage: OnDamage = refuse) -> Brief:
@@ -147,7 +157,7 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
                 story.rows[f"reused-{len(story.rows)}"] = _begun(event, start, "reused")
                 given = event.get("inputs", story.inputs.get(event["output"], {}))
                 story.inputs[event["output"]] = given
-                if _is_main_evaluation(event):
+                if is_main_evaluation(event):
                     story.pass_at_1[event["round"]] = event["output"]
             case _:
                 continue
@@ -159,11 +169,11 @@ def _end(story: Story, event: StageFinished, inputs: Mapping[str, list[str]]) ->
     row["status"], row["seconds"], row["error"] = event["status"], round(event["seconds"], 3), event.get("error", "")
     if row["status"] == "finished":
         story.inputs[row["output"]] = inputs
-        if _is_main_evaluation(row):
+        if is_main_evaluation(row):
             story.pass_at_1[row["round"]] = pass_at_1_of(event.get("summary", {}))
 
 
-def _is_main_evaluation(row: Label) -> bool:
+def is_main_evaluation(row: Label) -> bool:
     """Return whether a stage evaluates on the suite of the run's main figure; others are for `eval-NAME`."""
     return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
@@ -265,7 +275,7 @@ def _finished(folder: Path, on_damage: OnDamage) -> list[Precedent]:
     return [
         Precedent(
             folder.name,
-            (row["stage"], row["round"], row["purpose"]),
+            key_of(row),
             Ref.parse(row["output"]),
             row["started"],
             row["seconds"],

@@ -18,10 +18,12 @@ from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import (
     Attempt,
+    Key,
     Story,
     brief_from,
     counts_of,
     finished_outputs,
+    key_of,
     missing,
     of_run,
     read_story,
@@ -154,10 +156,10 @@ class Lineage:
     def current(self, run: Run) -> list[Attempt]:
         """The attempts whose artifacts the run has: whole ones, of the last command that came to the stage."""
         rows = [row for row in run.attempts if self._has(row)]
-        last: dict[tuple[str, int, str], int] = {}
+        last: dict[Key, int] = {}
         for row in rows:
-            last[_key(row)] = max(row["start"], last.get(_key(row), 0))
-        return list({(_key(row), row["output"]): row for row in rows if row["start"] == last[_key(row)]}.values())
+            last[key_of(row)] = max(row["start"], last.get(key_of(row), 0))
+        return list({(key_of(row), row["output"]): row for row in rows if row["start"] == last[key_of(row)]}.values())
 
     def parents(self, ref: Ref, role: str) -> list[Ref]:
         """Return the artifacts that a manifest names in a role; nothing where the artifact is gone."""
@@ -278,10 +280,6 @@ class Lineage:
 
 
 _ref = lru_cache(1 << 16)(Ref.parse)
-
-
-def _key(row: Attempt) -> tuple[str, int, str]:
-    return row["stage"], row["round"], row["purpose"]
 
 
 def _outputs(rows: Sequence[Attempt], table: str) -> Iterator[tuple[Attempt, Ref]]:

@@ -93,7 +93,7 @@ def read_training(store: Store, folder: Path, computed: history.ComputedSeconds)
     last = max((row["start"] for row in done), default=0)
     of_last = [row for row in done if row["start"] == last]
     stages = [spent for row in of_last for spent in _spent(store, folder.name, row, computed)]
-    evaluations = {row["round"]: Ref.parse(row["output"]) for row in stages if _evaluates_main(row)}
+    evaluations = {row["round"]: Ref.parse(row["output"]) for row in stages if history.is_main_evaluation(row)}
     if not {0, max((row["round"] for row in stages), default=0)} <= set(evaluations):
         raise BadInputError(
             f"run {folder.name} has no evaluation after its last round",
@@ -106,21 +106,17 @@ def _spent(store: Store, run: str, row: history.Attempt, computed: history.Compu
     """Yield a stage with its tokens and seconds; nothing if a comparison reads its artifact and cannot."""
     ref, tokens, samples = Ref.parse(row["output"]), 0, row["stage"] == "rollout"
     try:
-        if (samples or _evaluates_main(row)) and store.whole(ref) is None:
+        if (samples or history.is_main_evaluation(row)) and store.whole(ref) is None:
             raise history.missing(str(ref), run, "train")
         if samples:
             tokens = history.sampled_tokens("rollout", read_report(store, ref).get("summary", {}))
-        elif _evaluates_main(row):
+        elif history.is_main_evaluation(row):
             store.verify(ref)
     except CorruptArtifactError as damage:
         computed.on_damage(history.of_run(damage, store.path(ref), run, "train"))
         return
     seconds = computed.of(row["output"]) if row["status"] == "reused" else row["seconds"]
     yield {**row, "tokens": tokens, "seconds": seconds}
-
-
-def _evaluates_main(row: history.Attempt) -> bool:
-    return row["stage"] == "evaluate" and row["purpose"] == "eval"
 
 
 def problem_ids(training: Training) -> pa.Array:
