@@ -20,14 +20,14 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO, TypeGuard, cast, get_args
+from typing import BinaryIO, TypeGuard, Unpack, cast, get_args
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
 from gradus.data.runlock import holder
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.runs.records import Account, Done, Event, Report, RunSettings, Status
+from gradus.tasks.runs.records import Account, Done, Event, Label, Report, RunSettings, Status
 
 _CHECK = "check"
 _BEGIN, _CLOSE = b', "check": "', b'"}\n'
@@ -175,20 +175,10 @@ class Journal:
         self._event("run_started", {**facts, "invocation": invocation, "owner": owner}, durable=True)
         return invocation
 
-    def stage_started(
-        self,
-        *,
-        stage: str,
-        round: int,
-        purpose: str,
-        output: str,
-        config: JsonObject,
-        inputs: Mapping[str, Sequence[str]],
-    ) -> str:
+    def stage_started(self, *, config: JsonObject, inputs: Mapping[str, Sequence[str]], **label: Unpack[Label]) -> str:
         """Note that an attempt of a stage began; return its unique name."""
-        attempt = f"{stage}-{round}-{secrets.token_hex(5)}"
-        label = {"attempt": attempt, "stage": stage, "round": round, "purpose": purpose}
-        self._event("stage_started", {**label, "output": output, "config": config, "inputs": inputs})
+        attempt = f"{label['stage']}-{label['round']}-{secrets.token_hex(5)}"
+        self._event("stage_started", {"attempt": attempt, **label, "config": config, "inputs": inputs})
         return attempt
 
     def stage_finished(
@@ -220,15 +210,12 @@ class Journal:
         }
         self._event("stage_finished", body, durable=True)
 
-    def stage_reused(
-        self, *, stage: str, round: int, purpose: str, output: str, inputs: Mapping[str, Sequence[str]] | None = None
-    ) -> None:
+    def stage_reused(self, *, inputs: Mapping[str, Sequence[str]] | None = None, **label: Unpack[Label]) -> None:
         """A stage's artifact was there and whole, so nothing was computed.
 
         Its manifest may name other inputs, of the same content as those that the stage was given now.
         """
-        label = {"stage": stage, "round": round, "purpose": purpose}
-        self._event("stage_reused", {**label, "output": output, "inputs": inputs or {}})
+        self._event("stage_reused", {**label, "inputs": inputs or {}})
 
     def model_alias(self, model: str, alias: str, ref: str, *, note: str = "") -> None:
         """A checkpoint bears a name from now on: `champion` the best by evaluation, `newest` the last one made.
