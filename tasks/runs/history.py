@@ -112,6 +112,8 @@ class Story:
     rows: dict[str, Attempt] = field(default_factory=dict[str, Attempt])
     started: float | None = None
     status: str = OPEN
+    before: str = "finished"
+    """How the command before the last one ended; finished if there was none."""
     error: str = ""
     pass_at_1: dict[int, float | str | None] = field(default_factory=dict[int, float | str | None])
     """pass@1 of the main suite by round; where an evaluation was reused, its artifact."""
@@ -141,6 +143,7 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
         match event["event"]:
             case "run_started":
                 _kill(story.rows)
+                story.before = story.status if start else story.before
                 start += 1
                 story.started = event.get("time") if story.started is None else story.started
                 story.status, story.error = OPEN, ""

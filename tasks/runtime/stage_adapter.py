@@ -34,8 +34,8 @@ from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import GpuTurn, hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.runs.history import AGAIN
-from gradus.tasks.runs.journal import Journal, read_events
+from gradus.tasks.runs.history import AGAIN, read_open
+from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.records import Account, Label, Report, Status, sentence, total
 from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, read_report, retries
 from gradus.tasks.runtime.prefect_shown import (
@@ -113,21 +113,11 @@ class Resuming:
 
 def interrupted(folder: Path) -> frozenset[str] | None:
     """Return the rollouts that a run has begun and not finished; None if no command before is to be resumed."""
-    status, begun, found = "finished", dict[str, str](), None
-    for event in read_events(folder, lambda _: None):
-        match event["event"]:
-            case "run_started":
-                found = None if status == "finished" else frozenset(begun.values())
-                status = ""
-            case "run_finished":
-                status = event["status"]
-            case "stage_started" if event["stage"] == "rollout":
-                begun[event["attempt"]] = event["output"]
-            case "stage_finished" if event["status"] == "finished":
-                begun.pop(event["attempt"], None)
-            case _:
-                continue
-    return found
+    story = read_open(folder, lambda _: None)
+    if story.before == "finished":
+        return None
+    open_rows = (row for row in story.rows.values() if row["status"] not in ("finished", "reused"))
+    return frozenset(row["output"] for row in open_rows if row["stage"] == "rollout")
 
 
 @dataclass
