@@ -38,24 +38,20 @@ class MemoryLimit:
         if self.limit_bytes is not None:
             config["memory_limit"] = f"{self.limit_bytes}B"
             config["threads"] = max(1, min(os.cpu_count() or 1, self.limit_bytes // _THREAD_BYTES))
-        with _spill(self.folder) as folder, self._sentences():
+        with _spill(self.folder) as folder:
             if folder:
                 config["temp_directory"] = folder
-            with duckdb.connect(":memory:", config=config) as database:
-                database.execute("SET enable_progress_bar = false")
-                yield database
-
-    @contextlib.contextmanager
-    def _sentences(self) -> Generator[None]:
-        try:
-            yield
-        except (duckdb.OutOfMemoryException, OSError) as error:
-            # Arrow's readers say it by an OSError.
-            if isinstance(error, OSError) and not str(error).startswith("Out of Memory"):
-                raise
-            held = "the memory" if self.limit_bytes is None else f"{self.limit_bytes / 1e9:g} GB of memory"
-            message = f"a query needs more than {held}, or more than is free where the home lies"
-            raise GradusError(message, hint="raise GRADUS_MEMORY_GB, or free some disk space") from error
+            try:
+                with duckdb.connect(":memory:", config=config) as database:
+                    database.execute("SET enable_progress_bar = false")
+                    yield database
+            except (duckdb.OutOfMemoryException, OSError) as error:
+                # Arrow's readers say it by an OSError.
+                if isinstance(error, OSError) and not str(error).startswith("Out of Memory"):
+                    raise
+                held = "the memory" if self.limit_bytes is None else f"{self.limit_bytes / 1e9:g} GB of memory"
+                message = f"a query needs more than {held}, or more than is free where the home lies"
+                raise GradusError(message, hint="raise GRADUS_MEMORY_GB, or free some disk space") from error
 
 
 @contextlib.contextmanager
