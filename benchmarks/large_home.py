@@ -71,7 +71,8 @@ class Writer:
             else:
                 writer.write_table(cast_to_schema(pa.table(columns), TABLES[table]))
             writer.write_file(REPORT, b'{"metrics": {"perf/compute_s": 1.0}, "summary": {"rows": 8}}')
-            self._first[table] = writer.commit(identity=identity, config=CONFIG, parents=named).files
+            writer.commit(identity=identity, config=CONFIG, parents=named)
+            self._first[table] = writer.entries
             self._source = {**getattr(self, "_source", {}), table: self.store.path(ref)}
             return ref
         folder, source = self.store.path(ref), self._source[table]

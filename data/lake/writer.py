@@ -52,7 +52,7 @@ class ShardWriter:
         folder.mkdir(exist_ok=True)
         return folder
 
-    def write_table(self, table: pa.Table, index: int = 0) -> FileEntry:
+    def write_table(self, table: pa.Table, index: int = 0) -> None:
         """Write one shard atomically: unique keys checked, zstd, page checksums."""
         schema = TABLES[self.ref.table]
         conformed = cast_to_schema(table, schema)
@@ -61,7 +61,7 @@ class ShardWriter:
         with whole_file(self.folder, name) as temporary:
             pq.write_table(conformed, temporary, compression="zstd", write_page_checksum=True)
         self._hashes[name] = key_hashes(keys)
-        return self._receive(name, rows=conformed.num_rows)
+        self._receive(name, rows=conformed.num_rows)
 
     @contextlib.contextmanager
     def writing(self, name: str) -> Generator[Path]:
@@ -70,31 +70,30 @@ class ShardWriter:
             yield temporary
         self._receive(name)
 
-    def write_file(self, name: str, content: bytes, *, receipt: bool = True) -> FileEntry:
+    def write_file(self, name: str, content: bytes, *, receipt: bool = True) -> None:
         """Write one file atomically; the name may have a folder before it.
 
         Without a receipt the next attempt writes it again: right for what is written just before the manifest.
         """
         with whole_file(self.folder, name) as temporary:
             temporary.write_bytes(content)
-        return self._receive(name, receipt=receipt)
+        self._receive(name, receipt=receipt)
 
-    def copy_file(self, name: str, source: Path) -> FileEntry:
+    def copy_file(self, name: str, source: Path) -> None:
         """Copy one file atomically; weights never pass through memory as a whole."""
         with self.writing(name) as temporary:
             shutil.copyfile(source, temporary)
-        return self._entries[name]
 
     def copy_known(self, name: str, source: Path, sha256: str) -> None:
         """Copy one file whose digest is known; raise CorruptArtifactError if what was copied has another."""
-        if self.copy_file(name, source).sha256 != sha256:
+        self.copy_file(name, source)
+        if self._entries[name].sha256 != sha256:
             raise CorruptArtifactError(f"{source} was changed while it was copied", hint="repeat the command")
 
-    def move_file(self, name: str, source: Path) -> FileEntry:
+    def move_file(self, name: str, source: Path) -> None:
         """Take a file of the same file system, such as one in `scratch`, without a copy."""
         with self.writing(name) as temporary:
             source.replace(temporary)
-        return self._entries[name]
 
     def take_over(self) -> None:
         """List the files, too, that other processes have finished since this writer opened."""
@@ -115,12 +114,12 @@ class ShardWriter:
         config: JsonObject | None = None,
         parents: dict[str, list[str]] | None = None,
         versions: dict[str, str] | None = None,
-    ) -> Manifest:
+    ) -> None:
         """Write the manifest, the last act: keys checked across shards, receipts and scratch removed after."""
         entries = self.entries
         if self.ref.table in TABLES:
             self._check_unique_across([e.name for e in entries if e.name.endswith(".parquet")])
-        whole = Manifest(
+        manifest = Manifest(
             table=self.ref.table,
             digest=self.ref.digest,
             schema_version=SCHEMA_VERSION,
@@ -129,9 +128,8 @@ class ShardWriter:
             parents=parents or {},
             versions=versions or {},
             files=entries,
-        ).sealed()
-        self._end(whole)
-        return whole
+        )
+        self._end(manifest.sealed())
 
     def commit_copy(self, manifest: Manifest, files: Mapping[str, Path]) -> None:
         """Copy every file that a verified manifest names, then write it; CorruptArtifactError if one has changed."""
@@ -162,12 +160,11 @@ class ShardWriter:
             if bool((found[1:] == found[:-1]).any()):
                 row_keys(pa.concat_tables(map(keys_of, shards), promote_options="default"), schema, self.folder)
 
-    def _receive(self, name: str, rows: int | None = None, *, receipt: bool = True) -> FileEntry:
+    def _receive(self, name: str, rows: int | None = None, *, receipt: bool = True) -> None:
         entry = entry_of(self.folder, name, rows)
         if receipt:
             _write_receipt(self.folder, entry)
         self._entries[name] = entry
-        return entry
 
     def _read_receipts(self) -> Iterator[tuple[str, FileEntry]]:
         for receipt in sorted(self._receipts.glob("*.json")):

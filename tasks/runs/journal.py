@@ -168,12 +168,10 @@ class Journal:
         self._events.open("ab").close()  # before the settings of a run: a folder that has them and no journal lost it
         mend(self._events)
 
-    def run_started(self, facts: Mapping[str, object]) -> str:
-        """Note that the command began; return the name of this invocation, unique within the run."""
-        invocation = secrets.token_hex(8)
+    def run_started(self, facts: Mapping[str, object]) -> None:
+        """Note that the command began, with a name for this invocation that is unique within the run."""
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        self._event("run_started", {**facts, "invocation": invocation, "owner": owner}, durable=True)
-        return invocation
+        self._event("run_started", {**facts, "invocation": secrets.token_hex(8), "owner": owner}, durable=True)
 
     def stage_started(self, *, config: JsonObject, inputs: Mapping[str, Sequence[str]], **label: Unpack[Label]) -> str:
         """Note that an attempt of a stage began; return its unique name."""
