@@ -16,13 +16,13 @@ from typing import Annotated, Any, NamedTuple, Protocol, TypeAlias, get_args, ge
 
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage, take_parameters
 from gradus.data.errors import GradusError, UsageError
+from gradus.data.lake.names import artifacts_of
 from gradus.flows.recipe.assignments import Assignments
 from gradus.flows.recipe.overlays import overlay_files, task_files
 from gradus.flows.recipe.reading import RECIPES
 from gradus.tasks.config.curation import DIFFICULTY, POLICY, PROBLEMS
 from gradus.tasks.config.score import EVALUATE
 from gradus.tasks.config.settings import Home
-from gradus.tasks.preflight.checks import artifacts_of
 from gradus.tasks.runs.history import run_names
 from gradus.tasks.stages import registry
 
@@ -91,7 +91,7 @@ def artifacts(table: str) -> Complete:
 
     def complete(incomplete: str) -> list[str]:
         home = _home()
-        return _beginning(incomplete, artifacts_of(home.lake, table)) if home and incomplete else []
+        return _beginning(incomplete, list(map(str, artifacts_of(home.lake, table)))) if home and incomplete else []
 
     return complete
 

@@ -3,6 +3,7 @@
 A manifest, a receipt or a note may come from a stranger, so none of them is joined to a folder before it passed here.
 """
 
+import os
 import re
 import stat
 import unicodedata
@@ -48,6 +49,13 @@ class Ref:
     def found(cls, table: str, digest: str) -> "Ref | None":
         """Return the artifact of a table with this digest; None if no artifact can be called so."""
         return cls(table, digest) if _TABLE_NAME.fullmatch(table) and _DIGEST.fullmatch(digest) else None
+
+
+def artifacts_of(lake: Path, table: str) -> list[Ref]:
+    """Return the artifacts of a table, finished or not, in the order of their digests."""
+    folder = lake / table
+    names = sorted(os.listdir(folder)) if folder.is_dir() else ()  # noqa: PTH208 - of many, and pathlib is slow
+    return [ref for name in names if (ref := Ref.found(table, name)) is not None]
 
 
 def file_name(name: str) -> str:

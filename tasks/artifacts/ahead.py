@@ -24,7 +24,8 @@ from safetensors import safe_open
 
 from gradus.data.arrays import Ints, bools, floats, ints, nulls, one_array, pc, positions, ragged, take_or_null
 from gradus.data.errors import CorruptArtifactError
-from gradus.data.lake.manifest import FILE_NAME, FileEntry
+from gradus.data.lake.manifest import FILE_NAME
+from gradus.data.lake.names import artifacts_of
 from gradus.data.lake.schema import DIFFICULTY, OWN, ROLLOUTS
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.models.engines.settings import CPU_CACHE_GIB
@@ -74,12 +75,12 @@ class Overlay(Store):
 
 
 class _LinkingWriter(ShardWriter):
-    def copy_file(self, name: str, source: Path) -> FileEntry:
+    def copy_file(self, name: str, source: Path) -> None:
         """Link a file: a policy of many gigabytes is not copied only to look ahead."""
         final = self.folder / name
         final.unlink(missing_ok=True)
         final.symlink_to(source.resolve())
-        return self._receive(name)
+        self._receive(name)
 
 
 @contextlib.contextmanager
@@ -214,9 +215,7 @@ def rates_of(store: Store, policy: Ref, temperature: float, problem_ids: pa.Arra
     Tables whose rollouts are not in the lake are left out, as their temperature is unknown, and damaged ones.
     """
     found: list[tuple[Ref, pa.Table]] = []
-    folder = store.root / DIFFICULTY.name
-    named = (Ref.found(DIFFICULTY.name, path.name) for path in sorted(folder.iterdir())) if folder.is_dir() else ()
-    for ref in filter(None, named):
+    for ref in artifacts_of(store.root, DIFFICULTY.name):
         with contextlib.suppress(CorruptArtifactError):  # of another run: no reason to forecast nothing
             if _is_by(store, ref, policy, temperature):
                 found.append((ref, _of_policy(store.read(ref, _COLUMNS), policy)))

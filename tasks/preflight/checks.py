@@ -20,7 +20,7 @@ from gradus.components.stage import Stage
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import BadInputError, UsageError, shortened
 from gradus.data.lake.manifest import FILE_NAME, Manifest, read_manifest
-from gradus.data.lake.names import Ref, regular_file
+from gradus.data.lake.names import Ref, artifacts_of, regular_file
 from gradus.data.lake.schema import CHECKPOINTS, OF_MARKS, OF_PARTS, OF_PLAN, OF_PROBLEM
 from gradus.data.nearest import did_you_mean, unique
 from gradus.data.package import package_file
@@ -94,15 +94,8 @@ def artifact_in(folder: Path, table: str) -> Ref:
 
 def full_name(lake: Path, reference: str) -> str:
     """The name of an artifact by a beginning that no other of its table has; UsageError if that names none."""
-    known = artifacts_of(lake, reference.partition("/")[0])
+    known = [str(ref) for ref in artifacts_of(lake, reference.partition("/")[0])]
     return unique(reference, known, "artifact", "list what runs made with `gradus show RUN`")
-
-
-def artifacts_of(lake: Path, table: str) -> list[str]:
-    """The names of a table's artifacts, finished or not, in no order."""
-    folder = lake / table
-    entries = os.scandir(folder) if folder.is_dir() else ()
-    return [f"{table}/{entry.name}" for entry in entries if not entry.name.startswith(".")]
 
 
 def check_inputs(lake: Path, **named: str | list[str] | None) -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
 from gradus.data.lake.index import Index, Listed
+from gradus.data.lake.names import artifacts_of
 from gradus.data.lake.schema import CHECKPOINTS, TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import (
@@ -106,10 +107,8 @@ class Lineage:
     def artifacts(self, table: str) -> list[Ref]:
         """The finished artifacts of a table: all of the lake, or what the runs made, reused or were given last."""
         if self._whole_lake:
-            folders = sorted((self._store.root / table).glob("*"))
-            found = (Ref.found(table, path.name) for path in folders if path.is_dir())
             due = (ref for ref in self._due if ref.table == table)
-            named = sorted({*(ref for ref in found if ref is not None), *due}, key=str)
+            named = sorted({*artifacts_of(self._store.root, table), *due}, key=str)
         else:
             named = [ref for ref in self._of_runs if ref.table == table]
         return [ref for ref in named if self._find(ref) is not None]
