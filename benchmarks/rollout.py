@@ -99,7 +99,7 @@ def behind_examples(problems: pa.Table, number: int) -> pa.Table:
 def through(store: Store, inputs: dict[str, list[str]], config: RolloutConfig, warm: Warm, number: int) -> float:
     """Tokens per second of the whole stage."""
     output = f"rollouts/{number:032x}"
-    job = Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number).to_json()
+    job = vars(Job("rollout", str(store.root), output, inputs, config.model_dump(mode="json"), seed=number))
     started = time.perf_counter()
     report = execute(job, warm, lambda *_: None)
     return report["summary"]["tokens"] / (time.perf_counter() - started)

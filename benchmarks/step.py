@@ -81,7 +81,7 @@ class Ours:
         settings: JsonObject = config.model_dump(mode="json")
         started = time.perf_counter()
         job = Job(stage, str(self._store.root), output[0], inputs, settings, seed=self._step)
-        report = execute(job.to_json(), self._warm, lambda *_: None)
+        report = execute(vars(job), self._warm, lambda *_: None)
         if stage == PARTS[0]:
             self.parts.append({})
         self.parts[-1][stage] = time.perf_counter() - started

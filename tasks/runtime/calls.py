@@ -2,7 +2,7 @@
 
 job = planned(store, Call("score", config, {"rollouts": [ref]}, round=3), run="tiny-1", seed=0)
 store.find(Ref.parse(job.output))      # the artifact, if the call was computed before
-execute(job.to_json(), Warm(), beat)   # an attempt, in whichever process: artifact and report out, manifest last
+execute(vars(job), Warm(), beat)   # an attempt, in whichever process: artifact and report out, manifest last
 """
 
 import contextlib
@@ -41,7 +41,7 @@ ContentKey = Callable[[Ref, Sequence[str] | None], str]
 
 @dataclass(frozen=True)
 class Job:
-    """Task of one attempt; travels to a worker as JSON."""
+    """Task of one attempt; its fields travel to a worker as JSON."""
 
     stage: str
     lake: str
@@ -64,10 +64,6 @@ class Job:
     def recorded(self) -> JsonObject:
         """Settings, and the facts that the result depends on, for manifest and journal."""
         return {**self.config, **cast("JsonObject", self.identity.get("facts", {}))}
-
-    def to_json(self) -> Mapping[str, Any]:
-        """The job as plain JSON values."""
-        return {**vars(self)}
 
 
 def execute(job: Mapping[str, Any], warm: Warm, beat: Beat) -> Report:

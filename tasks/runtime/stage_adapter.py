@@ -322,7 +322,7 @@ def _compute(job: Job, request: _Request) -> tuple[Report, float]:
         job = replace(job, restores=session.restores)
         session.pool.make_ready(worker, spec.name, limits)
     started = time.perf_counter()
-    report = session.pool.run(worker, job.to_json(), limits, beat) if worker else execute(job.to_json(), Warm(), beat)
+    report = session.pool.run(worker, vars(job), limits, beat) if worker else execute(vars(job), Warm(), beat)
     seconds = time.perf_counter() - started
     artifact.done("committed")
     return report, seconds

@@ -123,7 +123,7 @@ def test_a_recipe_sends_no_variable_that_is_not_a_key_or_listed(place: Path, mon
     # Where a recipe was not looked at before: the stage itself, before it sends anything.
     job = Job("rollout", str(place / "lake"), f"rollouts/{'c' * 32}", {}, RolloutConfig(**named).model_dump(), seed=1)
     with pytest.raises(UsageError, match="AWS_SECRET_ACCESS_KEY"):
-        execute(job.to_json(), Warm(), lambda frac, text="": None)
+        execute(vars(job), Warm(), lambda frac, text="": None)
     monkeypatch.setenv("GRADUS_KEY_VARIABLES", "OTHER,AWS_SECRET_ACCESS_KEY")
     check_recipe(recipe_with(overrides=changed), place / "lake")
 
@@ -158,7 +158,7 @@ def test_a_reward_sees_the_variables_that_its_settings_name_and_no_file_has_thei
     out = Ref("scores", "d" * 32)
     warm = Warm()
     try:
-        execute(Job("score", str(store.root), str(out), inputs, config.model_dump(), seed=0).to_json(), warm, _silent)
+        execute(vars(Job("score", str(store.root), str(out), inputs, config.model_dump(), seed=0)), warm, _silent)
     finally:
         for pool in warm.of(JudgePools).values():
             pool.close()

@@ -144,7 +144,7 @@ def test_adapters_change_beside_a_base_that_stays(
 
 def made(store: Store, stage: str, output: str, inputs: dict[str, Ref], config: dict[str, Any]) -> Ref:
     job = Job(stage, str(store.root), output, {role: [str(ref)] for role, ref in inputs.items()}, config, 5)
-    execute(job.to_json(), Warm(), lambda _frac, _text="": None)
+    execute(vars(job), Warm(), lambda _frac, _text="": None)
     return Ref.parse(output)
 
 

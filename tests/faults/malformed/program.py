@@ -120,7 +120,7 @@ class Local:
         )
         ref = Ref.parse(job.output)
         reused = self.store.find(ref) is not None
-        report = read_report(self.store, ref) if reused else execute(job.to_json(), Warm(), lambda *_: None)
+        report = read_report(self.store, ref) if reused else execute(vars(job), Warm(), lambda *_: None)
         return Outcome(call.name, "train", 0, ref, reused, 0.0, report)
 
 

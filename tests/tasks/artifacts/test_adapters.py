@@ -62,7 +62,7 @@ def adapted(base: Path, make_adapter: Adapted) -> Adapted:
 def rolled_out(store: Store, policy: Ref, warm: Warm | None = None, **options: Any) -> list[dict[str, Any]]:
     inputs = {"plan": [str(store.put("plan", PLAN))], "problems": [str(store.put("problems", PROBLEMS))]}
     job = Job("rollout", str(store.root), f"rollouts/{policy.digest}", {**inputs, "policy": [str(policy)]}, options, 5)
-    execute(job.to_json(), warm or Warm(), lambda _frac, text="": None)
+    execute(vars(job), warm or Warm(), lambda _frac, text="": None)
     return store.read(Ref.parse(job.output)).to_pylist()
 
 
@@ -136,7 +136,7 @@ def test_training_an_adapter_as_a_whole_policy_is_refused(store: Store, adapted:
     problems = [str(store.put("problems", PROBLEMS))]
     job = Job(stage, str(store.root), f"checkpoints/{'a' * 32}", {"policy": [str(ref)], "problems": problems}, {}, 0)
     with pytest.raises(BadInputError, match=r"is an adapter: update\.lora trains it") as refused:
-        execute(job.to_json(), Warm(), lambda _frac, text="": None)
+        execute(vars(job), Warm(), lambda _frac, text="": None)
     assert refused.value.hint == f'set update.lora="{{rank=4, alpha=6}}", or `gradus export {ref} --merge --to FOLDER`'
     below = base_ref(store, ref)
     assert below is not None

@@ -80,7 +80,7 @@ def test_arrow_imports_pandas_for_who_asks_for_it_alone() -> None:
 
 
 def test_a_stage_of_a_training_whose_inputs_are_there_imports_no_pytorch(tmp_path: Path) -> None:
-    todo = replace(job(tmp_path), restores=True).to_json()
+    todo = vars(replace(job(tmp_path), restores=True))
     code = (
         "import json, sys\n"
         "from gradus.tasks.runtime.calls import execute\n"

@@ -42,7 +42,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GRADUS_NO_WAIT", "1")
-    todo = job(tmp_path).to_json()
+    todo = vars(job(tmp_path))
     store = Store(tmp_path)
     with (
         run_lock(store.path(REF), command="run theirs"),
@@ -54,7 +54,7 @@ def test_with_no_wait_an_artifact_that_another_process_makes_is_a_failure(
 
 @pytest.mark.slow
 def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) -> None:
-    todo = job(tmp_path).to_json()
+    todo = vars(job(tmp_path))
     said: list[str] = []
     lock = run_lock(Store(tmp_path).path(REF), command="run theirs")
     with lock:
@@ -67,7 +67,7 @@ def test_an_artifact_that_another_process_makes_is_waited_for(tmp_path: Path) ->
 
 
 def test_a_forced_stage_is_computed_again_and_a_damaged_manifest_is_replaced(tmp_path: Path) -> None:
-    todo = job(tmp_path).to_json()
+    todo = vars(job(tmp_path))
     store = Store(tmp_path)
     execute(todo, Warm(), lambda frac, text="": None)
     before = (store.path(REF) / "_manifest.json").read_bytes()
@@ -80,7 +80,7 @@ def test_a_forced_stage_is_computed_again_and_a_damaged_manifest_is_replaced(tmp
 
 
 def test_what_was_finished_meanwhile_is_taken_as_it_is(tmp_path: Path) -> None:
-    todo = job(tmp_path).to_json()
+    todo = vars(job(tmp_path))
     first = execute(todo, Warm(), lambda frac, text="": None)
     assert first["metrics"]["perf/compute_s"] > 0
     kept = read_report(Store(tmp_path), REF)
@@ -95,7 +95,7 @@ def test_an_attempt_says_what_cpu_and_gpus_it_used(tmp_path: Path, monkeypatch: 
 
         cuda = SimpleNamespace(device_count=lambda: 2)
 
-    report = execute(job(tmp_path).to_json(), Warm(), lambda frac, text="": None)
+    report = execute(vars(job(tmp_path)), Warm(), lambda frac, text="": None)
     # The process and its threads: more than the wall time only if several computed.
     assert 0 <= report["metrics"]["perf/cpu_s"] <= 2 * (os.cpu_count() or 1) * report["metrics"]["perf/compute_s"] + 1
     assert "perf/gpu_s" not in report["metrics"]
@@ -111,7 +111,7 @@ def failing(root: Path) -> Job:
 
 
 def test_a_failure_without_a_shard_leaves_no_folder_and_one_with_a_shard_keeps_it(tmp_path: Path) -> None:
-    store, todo = Store(tmp_path), failing(tmp_path).to_json()
+    store, todo = Store(tmp_path), vars(failing(tmp_path))
     with pytest.raises(GateError):
         execute(todo, Warm(), lambda frac, text="": None)
     assert not store.path(REF).exists()

@@ -43,7 +43,7 @@ def stage(store: Store, name: str, table: str, digit: str, warm: Warm | None = N
     ref = Ref(table, digit * 32)
     inputs = {role: [str(r) for r in refs] for role, refs in options.pop("inputs").items()}
     job = Job(stage=name, lake=str(store.root), output=str(ref), inputs=inputs, config=options, seed=5)
-    report = execute(job.to_json(), warm or Warm(), lambda _frac, _text="": None)
+    report = execute(vars(job), warm or Warm(), lambda _frac, _text="": None)
     return ref, report
 
 

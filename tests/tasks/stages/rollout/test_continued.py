@@ -59,7 +59,7 @@ class House:
         given = {role: refs for role, refs in inputs.items() if refs}
         output = Ref("rollouts", f"{self.runs:016x}" * 2)
         job = Job("rollout", str(self.store.root), str(output), given, options, seed=5, facts={"round": self.runs})
-        report: Row = dict(execute(job.to_json(), self.warm, lambda frac, text="": None))
+        report: Row = dict(execute(vars(job), self.warm, lambda frac, text="": None))
         self.generated = report["summary"]["tokens_generated"]
         return output
 

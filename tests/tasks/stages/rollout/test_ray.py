@@ -65,9 +65,7 @@ class House:
     def job(self, **config: Any) -> dict[str, Any]:
         self.num_jobs += 1
         given = {"shard_rows": 8, "flush_s": 0.0, **config}
-        return Job(
-            "rollout", str(self.store.root), f"rollouts/{self.num_jobs:032x}", self.inputs, given, seed=5
-        ).to_json()
+        return vars(Job("rollout", str(self.store.root), f"rollouts/{self.num_jobs:032x}", self.inputs, given, seed=5))
 
     def shards(self, job: dict[str, Any]) -> list[bytes]:
         folder = self.store.path(Ref.parse(job["output"]))

@@ -81,7 +81,7 @@ def roll(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Roll:
     def run(engine: Engine, **config: Any) -> dict[str, Any]:
         monkeypatch.setattr("gradus.tasks.stages.rollout.stage.open_engine", lambda *_: (engine, policy.prompt_side))
         settings = {"engine": "openai", "flush_s": 0.0, "shard_rows": 8, **config}
-        job = Job("rollout", str(store.root), f"rollouts/{'c' * 32}", inputs, settings, seed=1).to_json()
+        job = vars(Job("rollout", str(store.root), f"rollouts/{'c' * 32}", inputs, settings, seed=1))
         return execute(job, Warm(), lambda frac, text="": None)
 
     return run

@@ -60,7 +60,7 @@ class House:
         }
         facts = {"round": options.pop("round", 0)}
         output = f"rollouts/{self.num_runs:032x}"
-        return Job("rollout", str(self.store.root), output, inputs, options, seed=5, facts=facts).to_json()
+        return vars(Job("rollout", str(self.store.root), output, inputs, options, seed=5, facts=facts))
 
     def run(self, job: dict[str, Any], warm: Warm | None = None) -> dict[str, Any]:
         return execute(job, warm or Warm(), lambda frac, text="": None)

@@ -130,16 +130,18 @@ class House:
     def job(self, inputs: dict[str, list[Ref]], facts: dict[str, Any] | None = None, **config: Any) -> dict[str, Any]:
         self.runs += 1
         identity: JsonObject = {"stage": "update", "seed": 5, "number": self.runs}
-        return Job(
-            stage="update",
-            lake=str(self.store.root),
-            output=str(Ref("checkpoints", identity_digest(identity))),
-            inputs={role: [str(ref) for ref in refs] for role, refs in inputs.items()},
-            config=config,
-            seed=5,
-            identity=identity,
-            facts=facts or {},
-        ).to_json()
+        return vars(
+            Job(
+                stage="update",
+                lake=str(self.store.root),
+                output=str(Ref("checkpoints", identity_digest(identity))),
+                inputs={role: [str(ref) for ref in refs] for role, refs in inputs.items()},
+                config=config,
+                seed=5,
+                identity=identity,
+                facts=facts or {},
+            )
+        )
 
     def run(
         self, job: dict[str, Any], warm: Warm | None = None, beat: Beat = lambda _frac, _text="": None
