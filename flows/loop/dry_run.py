@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TypedDict, TypeVar
 
+import psutil
+
 from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory, Signal
 from gradus.flows.console.output import fields, line, notes, table
@@ -22,7 +24,7 @@ from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.flows.recipe.course.by_round import stage_config
 from gradus.flows.recipe.course.phases import following_rounds, settled
 from gradus.flows.recipe.samplings import changing_rounds, samplings
-from gradus.tasks.artifacts.ahead import Footprint, footprint, overlay
+from gradus.tasks.artifacts.ahead import footprint, overlay
 from gradus.tasks.config.settings import Home
 from gradus.tasks.formats import count, duration, size
 from gradus.tasks.runs.history import precedents
@@ -128,6 +130,7 @@ def render(result: Forecast) -> None:
 
 
 def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
+    """Return the bytes that the stages of a run need at least, those of the machine, and a sentence if it has less."""
     updates = [
         stage_config(each, "update", index, each.update)
         for each in settled(recipe)
@@ -144,9 +147,12 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
         for name, role in recipe.sampled_roles.items()
         if not role.is_text
     ]
-    sampled = max(each.rollout for each in (*found, *roles))
-    most = Footprint(sampled, max(each.update for each in found), found[0].machine)
-    return {"rollout": most.rollout, "update": most.update, "machine": most.machine, "warning": most.warning}
+    sampled, updated = max(rollout for rollout, _ in (*found, *roles)), max(update for _, update in found)
+    stage, needed = ("update", updated) if updated > sampled else ("rollout", sampled)
+    machine, warning = psutil.virtual_memory().total, ""
+    if needed > machine:
+        warning = f"{stage} needs at least {size(needed)} of memory, and this machine has {size(machine)}"
+    return {"rollout": sampled, "update": updated, "machine": machine, "warning": warning}
 
 
 def _costs(calls: Sequence[ForeseenCall]) -> Costs:

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import psutil
 import pyarrow as pa
 from safetensors import safe_open
 
@@ -34,7 +33,6 @@ from gradus.tasks.artifacts.policies import base_ref
 from gradus.tasks.config.curation import SampleConfig
 from gradus.tasks.config.learning import UpdateConfig
 from gradus.tasks.config.rollout import RolloutConfig
-from gradus.tasks.formats import size
 
 _FLOAT32 = 4
 _TRAINED = 4
@@ -90,23 +88,6 @@ def overlay(lake: Path) -> Generator[Overlay]:
         yield Overlay(lake, Path(scratch))
 
 
-@dataclass(frozen=True)
-class Footprint:
-    """Bytes that the stages of a run need at least, and those that the machine has."""
-
-    rollout: int
-    update: int
-    machine: int
-
-    @property
-    def warning(self) -> str:
-        """One sentence if the machine has less than a stage needs; empty if it has enough."""
-        stage, needed = max((("rollout", self.rollout), ("update", self.update)), key=lambda pair: pair[1])
-        if needed <= self.machine:
-            return ""
-        return f"{stage} needs at least {size(needed)} of memory, and this machine has {size(self.machine)}"
-
-
 def footprint(
     store: Store,
     policy: Ref,
@@ -115,8 +96,8 @@ def footprint(
     update: UpdateConfig,
     *,
     separate_sampler: bool,
-) -> Footprint:
-    """Return the memory of a sampling and an update; `separate_sampler` loads the sampler's weights a second time."""
+) -> tuple[int, int]:
+    """Return the bytes that a sampling and an update need; `separate_sampler` loads the sampler's weights twice."""
     tensors = list(_tensors(store, policy))
     num_parameters, saved = sum(each.size for each in tensors), _most_frequent_dtype(tensors)
     dtype = saved if rollout.dtype == "auto" else rollout.dtype
@@ -139,7 +120,7 @@ def footprint(
         # The base of a new adapter is its own reference, with the adapter left out.
         trained = frozen + stepped * matrices + (reference if base_ref(store, policy) else 0)
     needed = sampler + _cache(store, policy, sample, rollout, dtype)
-    return Footprint(needed, trained + (sampler if separate_sampler else 0), psutil.virtual_memory().total)
+    return needed, trained + (sampler if separate_sampler else 0)
 
 
 def _cache(store: Store, policy: Ref, sample: SampleConfig, rollout: RolloutConfig, dtype: str) -> int:

@@ -36,8 +36,8 @@ def test_bytes_of_a_parameter(tmp_path: Path, settings: dict[str, Any], expected
     policy = resolve_artifact(store, "bundled", "checkpoints")
     num = sum(tensor.numel() for tensor in load_file(SAMPLES / "policy" / "model.safetensors").values())
     update = UpdateConfig.model_validate(settings)
-    found = footprint(store, policy, SampleConfig(), RolloutConfig(), update, separate_sampler=False)
-    assert found.update == expected * num
+    _, found = footprint(store, policy, SampleConfig(), RolloutConfig(), update, separate_sampler=False)
+    assert found == expected * num
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_an_adapter_takes_the_base_once_and_all_else_for_its_matrices(
     add_lora(model, LoraConfig(rank=3), 0)
     matrices = sum(p.numel() for p in trained_parameters(model).values())
     update = UpdateConfig.model_validate({**settings, "lora": {"rank": 3}})
-    found = footprint(store, policy, SampleConfig(), RolloutConfig(), update, separate_sampler=False)
-    assert found.update == frozen * num + 16 * matrices
+    _, found = footprint(store, policy, SampleConfig(), RolloutConfig(), update, separate_sampler=False)
+    assert found == frozen * num + 16 * matrices
     some = UpdateConfig.model_validate({**settings, "lora": {"rank": 3, "targets": ["q_proj"]}})
-    less = footprint(store, policy, SampleConfig(), RolloutConfig(), some, separate_sampler=False).update
+    _, less = footprint(store, policy, SampleConfig(), RolloutConfig(), some, separate_sampler=False)
     queries = sum(sum(shape) for name, shape in shapes.items() if name.endswith("q_proj.weight"))
     assert less == frozen * num + 16 * 3 * queries
 
@@ -71,7 +71,7 @@ def test_in_nf4_linear_weights_take_about_half_a_byte(tmp_path: Path) -> None:
             store, policy, SampleConfig(), RolloutConfig(),
             UpdateConfig.model_validate({"dtype": "bfloat16", "lora": {"rank": 1, "quantize": quantize}}),
             separate_sampler=False,
-        ).update
+        )[1]
         for quantize in ("none", "nf4")
     }  # fmt: skip
     linear = sum(
