@@ -8,17 +8,16 @@ from gradus.data.errors import BadInputError, GateError, GradusError, PrunedErro
 from gradus.data.lake.manifest import json_digest
 from gradus.flows.console.output import aside
 from gradus.flows.loop.comparing.budget import Asked, Budget
-from gradus.flows.loop.comparing.checked import Checked, checked
 from gradus.flows.loop.comparing.compared import compared_trainings
+from gradus.flows.loop.comparing.methods import Checked, Grid, Tuning, checked, read_tuned
 from gradus.flows.loop.comparing.plan import keep_plan
-from gradus.flows.loop.comparing.tuning import Tuning, TuningRecord, read_tuned
 from gradus.flows.loop.variants import Variant
 from gradus.flows.runs import train_flow
 from gradus.flows.session import RunSpec, label_flow_run, open_session
 from gradus.flows.verbs import form_of, gradus_flow, say_started
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import Comparison, keep_comparison
-from gradus.tasks.inspect.comparing.planning import Tuned
+from gradus.tasks.inspect.comparing.planning import Tuned, TuningRecord
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runtime.supervise import keeping_workers
@@ -43,14 +42,14 @@ def compare(**given: Any) -> Comparison:
     ready = checked(home, asked)
     label_flow_run(f"compare {', '.join(method.name for method in ready.methods)}"[:_NAME_CHARS], "compare")
     tuned, record, failed = _tune(home, ready.tuning, ready) if ready.tuning else (None, {}, {})
-    methods = ready.tuning.chosen(tuned) if ready.tuning and tuned else ready.methods
-    ready = replace(ready, methods=methods, is_tuned=True)
+    if ready.tuning and tuned:
+        ready = replace(ready, methods=ready.tuning.chosen(tuned))
     runs = ready.runs()
     body = {"methods": runs, "budget": ready.asked.budget, "margin": ready.margin, "cluster": asked.cluster, **record}
     name = f"compare-{json_digest(body)[:8]}"  # the same trainings under the same budget are the same run
     say_started(name)
     plan = keep_plan(home, ready, home.runs / name)
-    failed |= _train_all(ready.methods, ready.seeds, ready.budget, runs)
+    failed |= _train_all(ready, ready.budget, runs)
     left = [(method, of_seeds) for method, of_seeds in runs.items() if method not in failed]
     if not left:
         raise next(iter(failed.values()))
@@ -69,7 +68,7 @@ def _tune(
     runs, seeds = tuning.runs(), tuning.seeds
     numbers = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
     aside(f"tuning with {numbers}, which the comparison does not use")
-    failed = _train_all(tuning.variants(), seeds, ready.budget, runs, "tuning, ")
+    failed = _train_all(tuning, ready.budget, runs, "tuning, ")
     if len(failed) == len(runs):
         raise next(iter(failed.values()))
     record = tuning.record(runs)
@@ -85,16 +84,14 @@ def _tune(
 
 
 @keeping_workers()
-def _train_all(
-    methods: Sequence[Variant], seeds: Sequence[int], budget: Budget, runs: Mapping[str, Sequence[str]], what: str = ""
-) -> dict[str, GradusError]:
+def _train_all(grid: Grid, budget: Budget, runs: Mapping[str, Sequence[str]], what: str = "") -> dict[str, GradusError]:
     """Train each method with each seed; return those of which a training failed, which are then left out."""
-    failed = dict[str, GradusError]()
-    for number, seed in enumerate(seeds):
-        for place, method in enumerate(methods):
+    failed, size = dict[str, GradusError](), len(grid.methods)
+    for number, seed in enumerate(grid.seeds):
+        for place, method in enumerate(grid.methods):
             if method.name in failed:
                 continue
-            count = f"{1 + number * len(methods) + place} of {len(seeds) * len(methods)}"
+            count = f"{1 + number * size + place} of {len(grid.seeds) * size}"
             aside(f"{what}training {count}: {method.name}, seed {seed}")
             try:
                 _train(method, seed, budget, runs[method.name][number])

@@ -192,7 +192,7 @@ def agreed(asked: AgreeAsked) -> "Agreement":
 @call_of(Asked)
 def plan_comparison(asked: Asked) -> "Plan":
     """Return which difference a comparison can detect, and what it costs; nothing is started."""
-    from gradus.flows.loop.comparing.checked import checked
+    from gradus.flows.loop.comparing.methods import checked
     from gradus.flows.loop.comparing.plan import plan_of
 
     home = Home.from_environment()
@@ -202,7 +202,7 @@ def plan_comparison(asked: Asked) -> "Plan":
 @call_of(Asked)
 def dry_compare(asked: Asked) -> "ComparisonForecast":
     """Return what each training of `compare` would compute and reuse, and what that costs; nothing is started."""
-    from gradus.flows.loop.comparing.checked import checked
+    from gradus.flows.loop.comparing.methods import checked
     from gradus.flows.loop.dry_run import look_ahead_comparison
 
     home = Home.from_environment()
@@ -211,8 +211,8 @@ def dry_compare(asked: Asked) -> "ComparisonForecast":
 
 def compared(asked: Asked, on_damage: OnDamage = refuse) -> "Comparison":
     """Train the methods, or reuse their trainings, and compare them; or compare runs that are there."""
-    from gradus.flows.loop.comparing.checked import checked
     from gradus.flows.loop.comparing.compared import compared_runs
+    from gradus.flows.loop.comparing.methods import checked
     from gradus.tasks.inspect.comparing.report import Terms
 
     home = Home.from_environment()

@@ -12,7 +12,7 @@ import psutil
 from gradus.components.chosen import chosen_in
 from gradus.flows.console.answers import Costs, Forecast, ForeseenCall, Memory, Signal
 from gradus.flows.console.output import fields, line, notes, table
-from gradus.flows.loop.comparing.checked import Checked
+from gradus.flows.loop.comparing.methods import Checked
 from gradus.flows.loop.expected_signal import SIGNAL_COLUMNS, expected_signal, signal_fields, signal_rows
 from gradus.flows.loop.foresight import COMPUTED, Foresight
 from gradus.flows.loop.inputs import as_run, name_of_rerun, on_other_data, run_name, start_of
@@ -200,10 +200,10 @@ def _time(seconds: float | None, num_computed: int) -> str:
 def look_ahead_comparison(home: Home, asked: Checked) -> ComparisonForecast:
     """Return the forecast of a comparison, or of its tuning; of first rounds alone unless the budget counts rounds."""
     tuning, budget = asked.tuning, asked.budget
-    methods, seeds = (tuning.variants(), tuning.seeds) if tuning else (asked.methods, asked.seeds)
+    first = tuning or asked
     trainings: list[ForeseenTraining] = []
-    for seed in seeds:
-        for method in methods:
+    for seed in first.seeds:
+        for method in first.methods:
             recipe = method.with_seed(seed)
             seen = recipe if budget.unit == "rounds" else recipe.model_copy(update={"rounds": 1})
             found = look_ahead(home, Rerun(seen, None))

@@ -8,9 +8,10 @@ from gradus.data.errors import BadInputError, UsageError
 from gradus.data.lake.store import Store
 from gradus.flows.loop.comparing.budget import parse_budget
 from gradus.flows.loop.comparing.compared import compared_trainings
+from gradus.flows.loop.comparing.methods import chosen_names, read_tuned
 from gradus.flows.loop.comparing.plan import read_plan
-from gradus.flows.loop.comparing.tuning import TuningRecord, chosen_names, read_tuned
 from gradus.tasks.config.settings import Home
+from gradus.tasks.inspect.comparing.planning import TuningRecord
 from gradus.tasks.inspect.comparing.report import Terms
 from gradus.tasks.inspect.comparing.trainings import read_training, recount
 from gradus.tasks.inspect.reasons import flat

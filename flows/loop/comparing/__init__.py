@@ -1,1 +1,1 @@
-"""Comparisons that tune: their arguments, and the values tried of each method."""
+"""Comparisons: their arguments, their methods, and the values tried of each."""

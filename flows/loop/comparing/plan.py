@@ -11,7 +11,7 @@ from gradus.data.intervals import LEVEL, POWER
 from gradus.data.lake.store import Store
 from gradus.flows.console.output import fields, line, notes, table
 from gradus.flows.loop.comparing.budget import UNITS, Budget
-from gradus.flows.loop.comparing.checked import Checked
+from gradus.flows.loop.comparing.methods import Checked
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.variants import otherwise_evaluated
 from gradus.flows.recipe.suites import Suite
@@ -35,12 +35,15 @@ from gradus.tasks.runs.history import ComputedSeconds, brief, run_folders
 from gradus.tasks.tracking.facts import PLAN
 
 
-def plan_of(home: Home, intent: Checked) -> Plan:
-    """Return the differences that a comparison could detect, and its cost; UsageError for an unknown cluster column."""
+def plan_of(home: Home, intent: Checked, *, is_tuned: bool = False) -> Plan:
+    """Return the differences that a comparison could detect, and its cost; UsageError for an unknown cluster column.
+
+    The tuning of one that is tuned costs nothing more, and its methods have the values that it chose.
+    """
     suite, runs = intent.methods[0].recipe.evaluate.main, {run for each in intent.runs().values() for run in each}
     cluster, holds_out = intent.asked.cluster, intent.tuning is not None and not intent.tuning.on
-    tuning = [run for each in intent.tuning.runs().values() for run in each] if intent.tuning else []
-    tuning = [] if intent.is_tuned else tuning
+    to_tune = None if is_tuned else intent.tuning
+    tuning = [run for each in to_tune.runs().values() for run in each] if to_tune else []
     refuse_unknown_column(suite.problems, cluster)
     stored = _stored(home, suite)
     of_these = {name: each for name, each in stored.items() if any(t.run in runs for t in each)}
@@ -93,7 +96,7 @@ def keep_plan(home: Home, intent: Checked, folder: Path) -> PlanNote:
     path = folder / PLAN
     if not path.is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(plan_of(home, intent), indent=1))
+        replace_file(path, json.dumps(plan_of(home, intent, is_tuned=True), indent=1))
     return read_plan(path)
 
 

@@ -247,14 +247,19 @@ def _rates(
     return rates, float(sample) * rates.shape[1] / len(ids), float(n[several].mean())
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A method with values tried, and its trainings, one a seed; none if one failed."""
+class Attempted(TypedDict):
+    """Values tried of a method, and the names of their trainings, one a seed."""
 
-    values: Mapping[str, str]
-    runs: Sequence[str]
-    trainings: Sequence[Training]
-    failed: str = ""
+    values: dict[str, str]
+    runs: list[str]
+
+
+class TuningRecord(TypedDict):
+    """Record of a comparison's tuning, from which the choice is computed again."""
+
+    on: str
+    """Name of the problems; empty: a part of the evaluated ones."""
+    methods: dict[str, list[Attempted]]
 
 
 @dataclass(frozen=True)
@@ -291,13 +296,13 @@ def held_out(ids: Sequence[str], cluster: Ints | None = None) -> Bools:
     return np.isin(units, taken)
 
 
-def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> Tuned:
+def tune(record: TuningRecord, trainings: Sequence[Training], failed: Mapping[str, str], cluster: str) -> Tuned:
     """Choose the values of each method with the highest pass@1, the first as typed of equals.
 
-    `on` names the problems; empty: a part of the evaluated ones in whole clusters, BadInputError if too few.
+    `failed` has the reasons of values that have no trainings, by the name of their first run. A part of the evaluated
+    problems has whole clusters; BadInputError if it is too small.
     """
-    trainings = [t for candidates in methods.values() for each in candidates for t in each.trainings]
-    first = trainings[0]
+    first, on = trainings[0], record["on"]
     ids = problem_ids(first)
     part = np.ones(len(ids), dtype=bool)
     if not on:
@@ -309,7 +314,7 @@ def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> T
             f"none of {len(ids)} evaluated problems can tune: they are too few, or have no verdict in every evaluation",
             hint="name other problems: --tune-on problems.jsonl",
         )
-    found = [_tuned(name, candidates, rates, judged) for name, candidates in methods.items()]
+    found = [_tuned(name, attempts, failed, rates, judged) for name, attempts in record["methods"].items()]
     stages = {each["output"]: each for t in trainings for each in t.learning}
     figures: Tuning = {
         "on": on,
@@ -326,17 +331,16 @@ def tune(methods: Mapping[str, Sequence[Candidate]], on: str, cluster: str) -> T
     return Tuned(figures, _evaluated_problems(first, ids).filter(pa.array(part)))
 
 
-def _tuned(name: str, candidates: Sequence[Candidate], rates: Mapping[str, Floats], judged: Bools) -> Fields:
-    means = [[rates[t.run][judged].mean() for t in each.trainings] for each in candidates]
-    tried: list[Fields] = [
-        {
-            "values": dict(each.values),
-            "runs": list(each.runs),
-            "pass_at_1": None if each.failed else float(np.mean(mean)),
-            **({"failed": each.failed} if each.failed else {}),
-        }
-        for each, mean in zip(candidates, means, strict=True)
-    ]
+def _tuned(
+    name: str, attempts: Sequence[Attempted], failed: Mapping[str, str], rates: Mapping[str, Floats], judged: Bools
+) -> Fields:
+    tried = list[Fields]()
+    for each in attempts:
+        if reason := failed.get(each["runs"][0]):
+            tried.append({**each, "pass_at_1": None, "failed": reason})
+        else:
+            rate = np.mean([rates[run][judged].mean() for run in each["runs"]])
+            tried.append({**each, "pass_at_1": float(rate)})
     best = best_of([each["pass_at_1"] for each in tried])
     return {"method": name, "tried": tried, "chosen": None if best is None else tried[best]["values"]}
 

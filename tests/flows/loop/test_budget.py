@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.comparing.budget import Asked, Budget, parse_budget
-from gradus.flows.loop.comparing.checked import checked
+from gradus.flows.loop.comparing.methods import checked
 from gradus.flows.loop.measuring import spent
 from gradus.flows.loop.round.outcomes import Beginning, Trained
 from gradus.flows.loop.training import train

@@ -16,7 +16,7 @@ from gradus.data.lake.store import Store
 from gradus.flows.console.answers import Signal
 from gradus.flows.loop import expected_signal
 from gradus.flows.loop.comparing.budget import Asked
-from gradus.flows.loop.comparing.checked import checked
+from gradus.flows.loop.comparing.methods import checked
 from gradus.flows.loop.dry_run import look_ahead, look_ahead_comparison, render_comparison_ahead
 from gradus.flows.loop.expected_signal import signal_fields, signal_rows
 from gradus.flows.loop.reruns import Rerun

@@ -7,8 +7,7 @@ import pytest
 
 from gradus.data.errors import UsageError
 from gradus.flows.loop.comparing.budget import Asked
-from gradus.flows.loop.comparing.checked import checked
-from gradus.flows.loop.comparing.tuning import tried_of, tuning_of
+from gradus.flows.loop.comparing.methods import checked, tried_of, tuning_of
 from gradus.flows.loop.variants import methods_of
 from gradus.tasks.config.settings import Home
 
@@ -19,13 +18,13 @@ def test_several_settings_make_all_combinations_and_commas_in_brackets_part_noth
     tried = tried_of([LR, "escalate=[1,2],[]"], [])
     assert tried == {"update.lr": ["1e-5", "3e-5"], "escalate": ["[1,2]", "[]"]}
     tuning = tuning_of(methods_of(tmp_path, ["demo"], []), tried, range(3, 8), 2)
-    assert [(v.recipe.update.lr, v.recipe.escalate) for v in tuning.variants()] == [
+    assert [(v.recipe.update.lr, v.recipe.escalate) for v in tuning.methods] == [
         (1e-5, (1, 2)),
         (1e-5, ()),
         (3e-5, (1, 2)),
         (3e-5, ()),
     ]
-    assert tuning.variants()[1].name == "demo update.lr=1e-5 escalate=[]"
+    assert tuning.methods[1].name == "demo update.lr=1e-5 escalate=[]"
     assert list(tuning.seeds) == [8, 9]  # those after the seeds of the comparison
     assert all(run.startswith("demo-") and len(runs) == 2 for runs in tuning.runs().values() for run in runs)
 

@@ -7,7 +7,7 @@ import pytest
 
 from gradus.data.errors import BadInputError
 from gradus.tasks.inspect.comparing.planning import (
-    Candidate,
+    Attempted,
     best_of,
     edge_remark,
     held_out,
@@ -15,7 +15,13 @@ from gradus.tasks.inspect.comparing.planning import (
     tune,
 )
 from gradus.tasks.inspect.comparing.report import Terms, compare
+from gradus.tasks.inspect.comparing.trainings import Training
 from tests.tasks.inspect.test_comparing import Place
+
+
+def tried(lr: str) -> Attempted:
+    """A value with one training of its name."""
+    return {"values": {"lr": lr}, "runs": [lr]}
 
 
 def test_a_fifth_is_held_out_at_least_fifty_at_most_half() -> None:
@@ -59,14 +65,13 @@ def test_a_number_at_the_edge_of_what_was_tried_is_remarked(tried: list[str], ch
 def test_values_are_chosen_on_what_is_held_out_and_judged_on_the_rest(tmp_path: Path) -> None:
     place = Place(tmp_path)
 
-    def candidate(value: str, *after: list[int]) -> Candidate:
-        found = [place.training(f"lr{value}seed{seed}", k, seed=seed) for seed, k in enumerate(after, start=5)]
-        return Candidate({"lr": value}, [t.run for t in found], found)
+    def trainings(value: str, *after: list[int]) -> list[Training]:
+        return [place.training(f"lr{value}seed{seed}", k, seed=seed) for seed, k in enumerate(after, start=5)]
 
     # of a, b, c, d the digests hold out a and b, whose best is 2; at c and d value 1 is right
-    one, two = candidate("1", [0, 2, 4, 4], [1, 1, 4, 4]), candidate("2", [2, 2, 0, 0], [4, 4, 0, 0])
-    broken = Candidate({"lr": "9"}, ["lr9seed5", "lr9seed6"], [], "NaN")
-    tuned = tune({"m": [one, two, broken]}, "", "")
+    found = [*trainings("1", [0, 2, 4, 4], [1, 1, 4, 4]), *trainings("2", [2, 2, 0, 0], [4, 4, 0, 0])]
+    attempts: list[Attempted] = [{"values": {"lr": n}, "runs": [f"lr{n}seed5", f"lr{n}seed6"]} for n in ("1", "2", "9")]
+    tuned = tune({"on": "", "methods": {"m": attempts}}, found, {"lr9seed5": "NaN"}, "")
     (method,) = tuned.figures["methods"]
     assert method["chosen"] == {"lr": "2"}
     assert [each["pass_at_1"] for each in method["tried"]] == [pytest.approx(4 / 16), pytest.approx(12 / 16), None]
@@ -74,30 +79,30 @@ def test_values_are_chosen_on_what_is_held_out_and_judged_on_the_rest(tmp_path: 
     # two profiles, one a seed, of 40 tokens, and four rounds of 100
     assert (tuned.figures["cost"]["trainings"], tuned.figures["cost"]["tokens"]) == (4, 2 * 40 + 4 * 100)
     assert tuned.figures["remarks"][0].startswith("1 values are left out")
-    found = compare({"m lr=2": [place.training("judged", [4, 4, 1, 2])]}, Terms(tuned=tuned))
-    assert found["problems"] == 2
-    assert found["methods"][0]["after"]["value"] == pytest.approx(3 / 8)
-    assert found.get("tuning") == tuned.figures
+    judged = compare({"m lr=2": [place.training("judged", [4, 4, 1, 2])]}, Terms(tuned=tuned))
+    assert judged["problems"] == 2
+    assert judged["methods"][0]["after"]["value"] == pytest.approx(3 / 8)
+    assert judged.get("tuning") == tuned.figures
 
 
 def test_problems_of_their_own_tune_whole_and_are_judged_nowhere(tmp_path: Path) -> None:
     place = Place(tmp_path)
     own = [place.training(f"own{n}", [n, n, n], before=[0, 0, 0], ids=("c", "x", "y")) for n in (1, 2)]
-    tuned = tune({"m": [Candidate({"lr": t.run}, [t.run], [t]) for t in own]}, "own.jsonl", "")
+    tuned = tune({"on": "own.jsonl", "methods": {"m": [tried(t.run) for t in own]}}, own, {}, "")
     assert (tuned.figures["methods"][0]["chosen"], tuned.figures["problems"]) == ({"lr": "own2"}, 3)
     judged = [place.training("judged", [4, 4, 1, 2])]
     found = compare({"m": judged}, Terms(tuned=tuned))
     assert found["problems"] == 3
     assert found["remarks"][0] == "1 evaluated problems are left out: they are in own.jsonl, too"
     assert not [text for text in tuned.figures["remarks"] if "equally good" in text]
-    whole = tune({"m": [Candidate({}, ["judged"], judged)]}, "own.jsonl", "")
+    whole = tune({"on": "own.jsonl", "methods": {"m": [tried("judged")]}}, judged, {}, "")
     with pytest.raises(BadInputError, match="no evaluated problem is left to judge"):
         compare({"m": judged}, Terms(tuned=whole))
 
 
 def test_values_that_are_equally_good_are_remarked(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    first, second = (Candidate({"lr": lr}, [lr], [place.training(lr, [4, 2, 0, 0])]) for lr in ("1e-5", "1e-4"))
-    figures = tune({"m": [first, second]}, "", "").figures
+    found = [place.training(lr, [4, 2, 0, 0]) for lr in ("1e-5", "1e-4")]
+    figures = tune({"on": "", "methods": {"m": [tried(t.run) for t in found]}}, found, {}, "").figures
     assert figures["methods"][0]["chosen"] == {"lr": "1e-5"}
     assert figures["remarks"][0] == "several values are equally good, and the first of them is taken: m"

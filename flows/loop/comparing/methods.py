@@ -1,24 +1,34 @@
-"""`compare --tune`: the values tried of each method, their trainings, and the choice among them. Imports no Prefect.
+"""A comparison that can begin: its methods, and the values tried of each, checked before anything starts.
 
 Tuning has seeds of its own, those after the seeds of the comparison. It reads problems that the comparison leaves out:
-those of `--tune-on`, or a part of the evaluated ones.
+those of `--tune-on`, or a part of the evaluated ones. Does not import Prefect.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import TypedDict
 
 from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.store import Store
+from gradus.flows.loop.comparing.budget import Asked, Budget, parse_budget
 from gradus.flows.loop.inputs import as_run, run_name
-from gradus.flows.loop.variants import Variant, other_judges, refuse_unpaired, same_problems
+from gradus.flows.loop.reruns import read_recipe
+from gradus.flows.loop.variants import (
+    Variant,
+    methods_of,
+    other_judges,
+    refuse_single,
+    refuse_unpaired,
+    same_problems,
+)
+from gradus.flows.parameters import named
 from gradus.flows.recipe.assignments import split_assignment
+from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.reading import recipe_from
 from gradus.tasks.config.settings import Home
-from gradus.tasks.inspect.comparing.planning import Candidate, Tuned, tune
+from gradus.tasks.inspect.comparing.planning import Attempted, Tuned, TuningRecord, tune
 from gradus.tasks.inspect.comparing.trainings import read_training
 from gradus.tasks.runs.history import ComputedSeconds
 
@@ -26,18 +36,16 @@ MAX_COMBINATIONS = 32
 _SUITE = "tuning"
 
 
-class Attempted(TypedDict):
-    """Values tried of a method, and the names of their trainings."""
+@dataclass(frozen=True)
+class Grid:
+    """Methods, each to be trained with each seed."""
 
-    values: dict[str, str]
-    runs: list[str]
+    methods: Sequence[Variant]
+    seeds: range
 
-
-class TuningRecord(TypedDict):
-    """Record of a comparison's tuning, from which the choice is computed again."""
-
-    on: str
-    methods: dict[str, list[Attempted]]
+    def runs(self) -> dict[str, list[str]]:
+        """Return the names that the runs of each method will have, one a seed."""
+        return {m.name: [run_name(as_run(m.with_seed(seed))) for seed in self.seeds] for m in self.methods}
 
 
 @dataclass(frozen=True)
@@ -50,25 +58,16 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Tuning:
-    """All options of all methods, and the seeds of their trainings."""
+class Tuning(Grid):
+    """The trainings of all options of all methods."""
 
     options: Mapping[str, Sequence[Option]]
-    seeds: range
     on: str
-
-    def variants(self) -> list[Variant]:
-        """Return the methods to train."""
-        return [option.tuning for options in self.options.values() for option in options]
-
-    def runs(self) -> dict[str, list[str]]:
-        """Return the names that the runs of each variant will have, one a seed."""
-        return {v.name: [run_name(as_run(v.with_seed(seed))) for seed in self.seeds] for v in self.variants()}
 
     def record(self, runs: Mapping[str, list[str]]) -> TuningRecord:
         """Return the values tried of each method with their runs."""
-        methods = {
-            name: [Attempted(values=dict(each.values), runs=runs[each.tuning.name]) for each in options]
+        methods: dict[str, list[Attempted]] = {
+            name: [{"values": dict(each.values), "runs": runs[each.tuning.name]} for each in options]
             for name, options in self.options.items()
         }
         return {"on": self.on, "methods": methods}
@@ -77,6 +76,44 @@ class Tuning:
         """Return each method with its chosen values; one of which all failed is left out."""
         by_name = {each.compared.name: each.compared for options in self.options.values() for each in options}
         return [by_name[name] for name in chosen_names(tuned)]
+
+
+@dataclass(frozen=True)
+class Checked(Grid):
+    """A comparison that can begin; its methods have the values of their recipes until they are tuned."""
+
+    asked: Asked
+    budget: Budget
+    tuning: Tuning | None
+
+    @property
+    def margin(self) -> float:
+        """The margin of equivalence as a share."""
+        return self.asked.margin / 100
+
+
+def checked(home: Home, asked: Asked) -> Checked:
+    """Return methods, seeds, budget and tuning; UsageError or BadInputError before anything starts."""
+    own = [text for text in asked.set if split_assignment(text)[0] == "rounds"]
+    if own[1:] or (own and asked.budget):
+        hint = "write --budget rounds=N" + (" in its place" if asked.budget else ", or --set rounds=N once")
+        raise UsageError(f"--set {own[-1]}: all methods have the same budget", hint=hint)
+    if not asked.budget:
+        rounds = read_recipe(home.runs, asked.names[0], own)[0].rounds
+        asked = replace(asked, budget=f"rounds={rounds}")
+    limit = parse_budget(asked.budget)
+    tried = tried_of(asked.tune, asked.set)
+    if not tried and (asked.tune_on or asked.tune_seeds != 1):
+        raise UsageError("there is nothing to tune", hint="name values: --tune update.lr=1e-5,3e-5,1e-4")
+    amount = limit.amount if limit.unit == "rounds" else None
+    methods = methods_of(home.runs, asked.names, asked.set, amount, asked.method)
+    refuse_single(len(methods), asked.seeds)
+    first = methods[0].recipe.seed
+    seeds = range(first, first + asked.seeds)
+    tuning = tuning_of(methods, tried, seeds, asked.tune_seeds, named(asked.tune_on)) if tried else None
+    for method in (*methods, *(tuning.methods if tuning else ())):
+        check_recipe(method.recipe, home.lake)
+    return Checked(methods, seeds, asked, limit, tuning)
 
 
 def tried_of(texts: Sequence[str], sets: Sequence[str]) -> dict[str, list[str]]:
@@ -115,21 +152,16 @@ def tuning_of(
     for several in of_methods:
         if other_judges([option.compared for option in several]):
             raise UsageError("the values tried are judged by different rewards", hint="set evaluate.score for all")
-    return Tuning(options, range(seeds.stop, seeds.stop + num_seeds), on)
+    trained = [option.tuning for several in of_methods for option in several]
+    return Tuning(trained, range(seeds.stop, seeds.stop + num_seeds), options, on)
 
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
     """Return the choice that follows from existing trainings; `failed` has reasons by the first run's name."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs)
-
-    def candidate(each: Attempted) -> Candidate:
-        if reason := failed.get(each["runs"][0]):
-            return Candidate(each["values"], each["runs"], [], reason)
-        found = [read_training(store, home.runs / run, computed) for run in each["runs"]]
-        return Candidate(each["values"], each["runs"], found)
-
-    methods = {name: [candidate(each) for each in tried] for name, tried in record["methods"].items()}
-    return tune(methods, record["on"], cluster)
+    attempts = (each for tried in record["methods"].values() for each in tried if each["runs"][0] not in failed)
+    trainings = [read_training(store, home.runs / run, computed) for each in attempts for run in each["runs"]]
+    return tune(record, trainings, failed, cluster)
 
 
 def chosen_names(tuned: Tuned) -> list[str]:
