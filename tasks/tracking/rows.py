@@ -35,18 +35,24 @@ FIRST = "gradus.first_invocation"
 """The tag of a run's row: the first invocation in its journal."""
 _ERROR, _OUTPUT = "gradus.error", "gradus.output"
 _PAGE_ROWS = 1000
+_ASKED = ("question", "hint_text", "answer")
+_ANSWERED = ("completion", "extracted", "error")
+_RUN = "mlflow.sourceRun"
+"""Metadata that a trace has once it is whole: MLflow writes the span before, with a tag that the span names."""
+_SOURCE = entities.AssessmentSource(source_type=entities.AssessmentSourceType.CODE, source_id="gradus.score")
 
 
-class Rows:
-    """The rows of an experiment."""
+class Experiment:
+    """What an experiment holds; what MLflow would keep twice is looked up before it is created."""
 
-    def __init__(self, client: MlflowClient, experiment: str) -> None:
+    def __init__(self, client: MlflowClient, store: Store, identifier: str) -> None:
         self._client = client
-        self._experiment = experiment
+        self._store = store
+        self._id = identifier
 
     def find(self, key: str, name: str) -> entities.Run | None:
         """Return the newest row with a tag."""
-        return next(iter(self._client.search_runs([self._experiment], f"tags.`{key}` = '{name}'", max_results=1)), None)
+        return next(iter(self._client.search_runs([self._id], f"tags.`{key}` = '{name}'", max_results=1)), None)
 
     def begin(self, key: str, name: str, title: str, time_ms: int, tags: Mapping[str, str]) -> str:
         """Create the row with a tag, or let the one that there is run again, without the error that it ended with.
@@ -57,7 +63,7 @@ class Rows:
         found = self.find(key, name)
         if found is None:
             shown = visible(title, 200)
-            run = self._client.create_run(self._experiment, start_time=time_ms, tags=cut_tags, run_name=shown)
+            run = self._client.create_run(self._id, start_time=time_ms, tags=cut_tags, run_name=shown)
             return run.info.run_id
         run_id = found.info.run_id
         self._client.update_run(run_id, status="RUNNING")
@@ -90,40 +96,18 @@ class Rows:
     def close_abandoned(self, place: str, living: str, time_ms: int) -> None:
         """End rows of a folder that began earlier and claim to run: whoever held the folder before is gone."""
         began = f"attributes.status = 'RUNNING' and attributes.start_time < {time_ms}"
-        for run in self._client.search_runs([self._experiment], f"tags.`gradus.place` = '{place}' and {began}"):
+        for run in self._client.search_runs([self._id], f"tags.`gradus.place` = '{place}' and {began}"):
             if run.info.run_id != living:
                 self._client.set_terminated(run.info.run_id, "KILLED", end_time=time_ms)
 
     def delete(self, run: str, place: str) -> int:
         """Mark the rows of a run, with those of its stages, as deleted; return their number."""
         num_rows, query = 0, f"tags.`gradus.run` = '{run}' and tags.`gradus.place` = '{place}'"
-        while found := self._client.search_runs([self._experiment], query, max_results=_PAGE_ROWS):
+        while found := self._client.search_runs([self._id], query, max_results=_PAGE_ROWS):
             for each in found:
                 self._client.delete_run(each.info.run_id)
             num_rows += len(found)
         return num_rows
-
-
-def experiment_of(client: MlflowClient, home: Path, uri: str) -> str:
-    """The experiment's id; created, or taken out of the bin, and given its view, where need be."""
-    found = client.get_experiment_by_name(names.EXPERIMENT)
-    if found is None:
-        artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
-        found = client.get_experiment(client.create_experiment(names.EXPERIMENT, artifact_location=artifacts))
-    if found.lifecycle_stage == entities.LifecycleStage.DELETED:
-        client.restore_experiment(found.experiment_id)
-    if not names.is_current(found.tags.get(names.VIEW_TAG)):
-        client.set_experiment_tag(found.experiment_id, names.VIEW_TAG, names.saved_view())
-    return found.experiment_id
-
-
-class LoggedLineage:
-    """Tells MLflow of artifacts; what it would keep twice is looked up before it is created."""
-
-    def __init__(self, client: MlflowClient, store: Store, experiment: str) -> None:
-        self._client = client
-        self._store = store
-        self._experiment = experiment
 
     def log_inputs(self, run_id: str, inputs: Mapping[str, Sequence[str]]) -> None:
         """Log artifacts, by role, as the datasets that a run read; MLflow keeps each once."""
@@ -157,7 +141,7 @@ class LoggedLineage:
     def _begun(self, ref: Ref, run_id: str, params: Mapping[str, str]) -> entities.LoggedModel:
         """Create the model of a checkpoint; `mlflow.create_external_model` would finish it, and only once."""
         return self._client.create_logged_model(
-            self._experiment,
+            self._id,
             name=f"policy-{params['round']}" if "round" in params else "policy",
             source_run_id=run_id or None,
             params=dict(params),
@@ -166,7 +150,7 @@ class LoggedLineage:
         )
 
     def _models(self, ref: Ref) -> Sequence[entities.LoggedModel]:
-        return self._client.search_logged_models([self._experiment], filter_string=f"tags.`{_OUTPUT}` = '{ref}'")
+        return self._client.search_logged_models([self._id], filter_string=f"tags.`{_OUTPUT}` = '{ref}'")
 
     def pruned(self, ref: Ref, time_s: float) -> None:
         """Tag the model of a checkpoint that lost files with the date, if MLflow has it."""
@@ -198,12 +182,12 @@ class LoggedLineage:
         if not (folder / COMPARISON).is_file():
             return ""
         found = json.loads((folder / COMPARISON).read_bytes())
-        return links_note(self._experiment, {run: self._training(run) for m in found["methods"] for run in m["runs"]})
+        return links_note(self._id, {run: self._training(run) for m in found["methods"] for run in m["runs"]})
 
     def _training(self, name: str) -> str:
         """The newest run of a training; empty if its own reporter has not got so far."""
         query = f"tags.`gradus.run` = '{name}' and tags.`gradus.verb` = 'train'"
-        return next((r.info.run_id for r in self._client.search_runs([self._experiment], query, max_results=1)), "")
+        return next((r.info.run_id for r in self._client.search_runs([self._id], query, max_results=1)), "")
 
     def name_checkpoint(self, model_id: str, ref: Ref, called: tuple[str, str], run_id: str, note: str) -> None:
         """Give a checkpoint an alias of a registered model: `called` are the model's name and the alias."""
@@ -220,40 +204,44 @@ class LoggedLineage:
             self._client.update_model_version(name, version, description=note)
         self._client.set_registered_model_alias(name, alias, version)
 
+    def traces(self, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
+        """Log samples of an attempt as traces, each in about 60 ms, unless they are there with their feedback."""
+        for index, sample in enumerate(samples):
+            name = f"{attempt}:{index}"
+            query = f"tags.`gradus.sample` = '{name}'"
+            infos = [each.info for each in self._client.search_traces([self._id], filter_string=query)]
+            whole = [info for info in infos if _RUN in info.trace_metadata]
+            if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
+                self._client.delete_traces(self._id, trace_ids=torn)
+            said = {each.name for info in whole for each in info.assessments}
+            trace_id = whole[0].trace_id if whole else self._trace(run_id, name, sample)
+            for kind in ("reward", "outcome"):
+                if kind not in said and isinstance(value := sample.get(kind), str | float | int):
+                    mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
 
-_ASKED = ("question", "hint_text", "answer")
-_ANSWERED = ("completion", "extracted", "error")
-_RUN = "mlflow.sourceRun"
-"""Metadata that a trace has once it is whole: MLflow writes the span before, with a tag that the span names."""
-_SOURCE = entities.AssessmentSource(source_type=entities.AssessmentSourceType.CODE, source_id="gradus.score")
+    def _trace(self, run_id: str, name: str, sample: Sample) -> str:
+        span = mlflow.start_span_no_context(
+            str(sample.get("problem_id", "rollout")),
+            inputs=shown(sample, _ASKED),
+            attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
+            tags={"gradus.sample": name},
+            metadata={_RUN: run_id},
+            experiment_id=self._id,
+        )
+        span.end(outputs=shown(sample, _ANSWERED))
+        if isinstance(span, entities.NoOpSpan):
+            raise RefusedError(f"no trace could be made of sample {name}")
+        return span.trace_id
 
 
-def log_traces(client: MlflowClient, experiment: str, run_id: str, attempt: str, samples: Sequence[Sample]) -> None:
-    """Log samples of an attempt as traces, each in about 60 ms, unless they are there with their feedback."""
-    for index, sample in enumerate(samples):
-        name = f"{attempt}:{index}"
-        query = f"tags.`gradus.sample` = '{name}'"
-        infos = [each.info for each in client.search_traces([experiment], filter_string=query)]
-        whole = [info for info in infos if _RUN in info.trace_metadata]
-        if torn := [info.trace_id for info in infos if _RUN not in info.trace_metadata]:
-            client.delete_traces(experiment, trace_ids=torn)
-        said = {each.name for info in whole for each in info.assessments}
-        trace_id = whole[0].trace_id if whole else _trace(experiment, run_id, name, sample)
-        for kind in ("reward", "outcome"):
-            if kind not in said and isinstance(value := sample.get(kind), str | float | int):
-                mlflow.log_feedback(trace_id=trace_id, name=kind, value=value, source=_SOURCE)
-
-
-def _trace(experiment: str, run_id: str, name: str, sample: Sample) -> str:
-    span = mlflow.start_span_no_context(
-        str(sample.get("problem_id", "rollout")),
-        inputs=shown(sample, _ASKED),
-        attributes={SpanAttributeKey.TRACE_TAG_PREFIX + "gradus.sample": name},
-        tags={"gradus.sample": name},
-        metadata={_RUN: run_id},
-        experiment_id=experiment,
-    )
-    span.end(outputs=shown(sample, _ANSWERED))
-    if isinstance(span, entities.NoOpSpan):
-        raise RefusedError(f"no trace could be made of sample {name}")
-    return span.trace_id
+def experiment_of(client: MlflowClient, home: Path, uri: str) -> str:
+    """The experiment's id; created, or taken out of the bin, and given its view, where need be."""
+    found = client.get_experiment_by_name(names.EXPERIMENT)
+    if found is None:
+        artifacts = artifacts_uri(home) if uri.startswith("sqlite:") else None
+        found = client.get_experiment(client.create_experiment(names.EXPERIMENT, artifact_location=artifacts))
+    if found.lifecycle_stage == entities.LifecycleStage.DELETED:
+        client.restore_experiment(found.experiment_id)
+    if not names.is_current(found.tags.get(names.VIEW_TAG)):
+        client.set_experiment_tag(found.experiment_id, names.VIEW_TAG, names.saved_view())
+    return found.experiment_id

@@ -38,7 +38,7 @@ from gradus.tasks.runtime.calls import label, read_report, with_clock
 from gradus.tasks.tracking import client, facts
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name
-from gradus.tasks.tracking.rows import FIRST, LoggedLineage, Rows, experiment_of, log_traces
+from gradus.tasks.tracking.rows import FIRST, Experiment, experiment_of
 
 _MAX_TRACES_PER_ROUND = 16
 _FINAL = frozenset({"INVALID_PARAMETER_VALUE", "BAD_REQUEST", "RESOURCE_DOES_NOT_EXIST", "RESOURCE_ALREADY_EXISTS"})
@@ -80,9 +80,7 @@ class Sender:
                     ensure_database(home.root)
             mlflow.set_tracking_uri(uri)
             self._client = MlflowClient(tracking_uri=uri)
-            self._experiment = experiment_of(self._client, home.root, uri)
-            self._rows = Rows(self._client, self._experiment)
-            self._lineage = LoggedLineage(self._client, self._store, self._experiment)
+            self._experiment = Experiment(self._client, self._store, experiment_of(self._client, home.root, uri))
 
     @property
     def waits_for_more(self) -> bool:
@@ -120,7 +118,7 @@ class Sender:
                 self._model_alias(event)
             case "pruned":
                 for output in event["outputs"]:
-                    self._lineage.pruned(Ref.parse(output), event["time"])
+                    self._experiment.pruned(Ref.parse(output), event["time"])
             case "resumed":
                 self._client.set_tag(self._row, "gradus.resumed", sentence(event["account"]))
             case _:  # of a newer version
@@ -131,7 +129,7 @@ class Sender:
         points, self._points = self._points, []
         if points:
             with classified():
-                self._rows.metrics(self._row, points)
+                self._experiment.metrics(self._row, points)
 
     def close_as_killed(self) -> None:
         """End the open command and its attempts: their process is gone."""
@@ -142,7 +140,7 @@ class Sender:
     def forget(self) -> int:
         """Mark the rows of the run as deleted; return their number."""
         with classified(opening=True):
-            return self._rows.delete(self._folder.name, self._place)
+            return self._experiment.delete(self._folder.name, self._place)
 
     @property
     def _row(self) -> str:
@@ -150,7 +148,7 @@ class Sender:
 
     def _id(self, key: str, name: str) -> str:
         if name not in self._ids:
-            found = self._rows.find(key, name)
+            found = self._experiment.find(key, name)
             if found is None:
                 raise client.RefusedError(
                     f"MLflow has no run with the tag {key} = {name}, which it had; was it deleted?"
@@ -169,15 +167,17 @@ class Sender:
             **_origin(event),
         }
         time_ms = in_ms(event["time"])
-        run_id = self._ids[self.fold.first] = self._rows.begin(FIRST, self.fold.first, event["run"], time_ms, tags)
-        self._rows.close_abandoned(self._place, run_id, time_ms)
+        run_id = self._ids[self.fold.first] = self._experiment.begin(
+            FIRST, self.fold.first, event["run"], time_ms, tags
+        )
+        self._experiment.close_abandoned(self._place, run_id, time_ms)
         params, changed = event.get("params", {}), event.get("changed")
         recipe = params.get("recipe")
-        self._rows.params(run_id, recipe if isinstance(recipe, Mapping) else params)
+        self._experiment.params(run_id, recipe if isinstance(recipe, Mapping) else params)
         self._client.log_text(run_id, json.dumps(params, indent=1), "config.json")
         if changed is not None:
             self._client.log_text(run_id, facts.changes_text(changed), facts.CHANGES_FILE)
-        self._rows.note(run_id, facts.run_note(self.fold, None))
+        self._experiment.note(run_id, facts.run_note(self.fold, None))
 
     def _stage_started(self, event: records.StageStarted) -> None:
         attempt = event["attempt"]
@@ -190,17 +190,17 @@ class Sender:
             **(_origin(self.fold.started) if self.fold.started else {}),
         }
         name = label(event["stage"], event["round"], event["purpose"])
-        run_id = self._rows.begin("gradus.attempt", attempt, name, in_ms(event["time"]), tags)
+        run_id = self._experiment.begin("gradus.attempt", attempt, name, in_ms(event["time"]), tags)
         self._ids[attempt] = run_id
-        self._lineage.log_inputs(run_id, event["inputs"])
+        self._experiment.log_inputs(run_id, event["inputs"])
         self._problems(event, event["inputs"])
-        self._rows.params(run_id, event["config"])
+        self._experiment.params(run_id, event["config"])
 
     def _problems(self, call: records.Which, inputs: Mapping[str, Sequence[str]]) -> None:
         roles = {"curate": "training", "evaluate": "evaluation"}
         role = roles.get(call["stage"], "") if call["purpose"] == "train" or call["stage"] == "evaluate" else ""
         if role and inputs.get("problems"):
-            self._lineage.log_inputs(self._row, {role: inputs["problems"]})
+            self._experiment.log_inputs(self._row, {role: inputs["problems"]})
 
     def _stage_finished(self, event: records.StageFinished, call: records.StageStarted | None, *, is_new: bool) -> None:
         if call is None:
@@ -218,15 +218,15 @@ class Sender:
         run_id = self._id("gradus.attempt", event["attempt"])
         with tempfile.TemporaryDirectory(prefix="gradus-") as name:
             facts.write_files(Path(name), self._store.path(ref), call, kept.get("samples", ()))
-            self._rows.tag(run_id, facts.tables_tag(list(Path(name).iterdir())))
+            self._experiment.tag(run_id, facts.tables_tag(list(Path(name).iterdir())))
             self._client.log_artifacts(run_id, name)
-        self._rows.note(run_id, facts.stage_note(self.fold.run, call, event), error=event["error"])
+        self._experiment.note(run_id, facts.stage_note(self.fold.run, call, event), error=event["error"])
         about, inputs = {"run": self.fold.run, "round": str(call["round"])}, call["inputs"]
-        policy = self._lineage.evaluated(inputs, self._row, about) if call["stage"] == "evaluate" else {}
-        self._rows.metrics(run_id, facts.points(report, event["time"]), **policy)
+        policy = self._experiment.evaluated(inputs, self._row, about) if call["stage"] == "evaluate" else {}
+        self._experiment.metrics(run_id, facts.points(report, event["time"]), **policy)
         if event["status"] == "finished":
             self._trained(call, (run_id, self._row))
-        log_traces(self._client, self._experiment, run_id, event["attempt"], traced)
+        self._experiment.traces(run_id, event["attempt"], traced)
         self._points += of_run
         self.flush()
         self._client.set_terminated(run_id, _ENDED[event["status"]], end_time=in_ms(event["time"]))
@@ -238,9 +238,9 @@ class Sender:
         ref = Ref.parse(call["output"])
         if ref.table == CHECKPOINTS and not is_skipped(self._store, ref):
             about = {"run": self.fold.run, "round": str(call["round"]), "stage": call["stage"]}
-            model_id = self._lineage.checkpoint(ref, runs[0], about)
+            model_id = self._experiment.checkpoint(ref, runs[0], about)
             for run_id in runs:
-                self._lineage.log_output(run_id, model_id, call["round"])
+                self._experiment.log_output(run_id, model_id, call["round"])
 
     def _stage_reused(self, event: records.StageReused, *, is_new: bool) -> None:
         ref = Ref.parse(event["output"])
@@ -256,9 +256,9 @@ class Sender:
 
     def _model_alias(self, event: records.ModelAlias) -> None:
         ref = Ref.parse(event["ref"])
-        model_id = self._lineage.checkpoint(ref, self._row, {"run": self.fold.run})
+        model_id = self._experiment.checkpoint(ref, self._row, {"run": self.fold.run})
         names = (model_name(self.fold.run, event["model"]), event["alias"])
-        self._lineage.name_checkpoint(model_id, ref, names, self._row, event.get("note", ""))
+        self._experiment.name_checkpoint(model_id, ref, names, self._row, event.get("note", ""))
 
     def _run_finished(self, event: records.RunFinished, *, is_new: bool) -> None:
         live = list(self.fold.live)
@@ -270,18 +270,18 @@ class Sender:
             return
         self.flush()
         row, time_ms = self._row, in_ms(event["time"])
-        note = self.fold.note + self._lineage.compared(self._folder)
+        note = self.fold.note + self._experiment.compared(self._folder)
         if remark:
             at = datetime.fromtimestamp(event["time"], UTC)
-            self._rows.note(row, note + facts.reused_note(self.fold.reuses, at), reuses=str(self.fold.reuses))
+            self._experiment.note(row, note + facts.reused_note(self.fold.reuses, at), reuses=str(self.fold.reuses))
         else:
             files = [path for name in facts.FILES if (path := self._folder / name).is_file()]
             for path in files:
                 self._client.log_artifact(row, str(path))
-            self._rows.metrics(row, self.fold.total_points(self._prices, event["time"]))
+            self._experiment.metrics(row, self.fold.total_points(self._prices, event["time"]))
             counts = {name: str(number) for name, number in self.fold.counts.items()}
-            self._rows.tag(row, facts.tables_tag(files))
-            self._rows.note(row, note, **counts, error=event.get("error", ""))
+            self._experiment.tag(row, facts.tables_tag(files))
+            self._experiment.note(row, note, **counts, error=event.get("error", ""))
         for attempt in live:
             self._client.set_terminated(self._id("gradus.attempt", attempt), "KILLED", end_time=time_ms)
         self._client.set_terminated(row, _ENDED[event["status"]], end_time=time_ms)
