@@ -5,7 +5,6 @@ lines of a file; the audited rows of a round are an artifact of their own, so th
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -46,8 +45,7 @@ def agree(**given: Any) -> Agreement:
     own, `agree-DIGEST`.
     """
     asked = AgreeAsked(**given)
-    home = Home.from_environment()
-    ready = agree_ready(home, asked)
+    ready = agree_ready(Home.from_environment(), asked)
     label_flow_run(f"agree {', '.join(ready.names)}", "agree")
     body = {  # the same rewards on the same rollouts are the same run
         "names": [*ready.names],
@@ -56,7 +54,7 @@ def agree(**given: Any) -> Agreement:
     }
     name = f"agree-{json_digest(body)[:8]}"
     with open_session(RunSpec(name=name, verb="agree", seed=0, body=body)) as session:
-        found = agreement(Store(home.lake), name, ready.names, _judged(session, ready))
+        found = agreement(session.store, name, ready.names, _judged(session, ready))
         replace_file(session.journal.folder / AGREEMENT, json.dumps(found, indent=1))
     return found
 
@@ -69,11 +67,15 @@ def _judged(session: Session, ready: AgreeReady) -> list[Judged]:
         of_run = f"-{runs.index(each.run) + 1}" if len(runs) > 1 else ""
         scores = [*each.scores] if with_own else []
         for name, config in zip(ready.names[with_own:], ready.settings, strict=True):
-            inputs = {"rollouts": [each.rollouts], "problems": each.problems}
-            purpose = f"{name}-{each.purpose}{of_run}"
-            scores.append(session.stage(Call("score", config, inputs, round=each.round, purpose=purpose)).ref)
+            scores.append(_scored(session, config, each, f"{name}-{each.purpose}{of_run}"))
         found.append(replace(each, scores=scores))
     return found
+
+
+def _scored(session: Session, config: ScoreConfig, judged: Judged, purpose: str) -> Ref:
+    """Return the scores of an artifact by other rewards."""
+    inputs = {"rollouts": [judged.rollouts], "problems": judged.problems}
+    return session.stage(Call("score", config, inputs, round=judged.round, purpose=purpose)).ref
 
 
 class _UnlabelledError(Exception):
@@ -93,8 +95,7 @@ def bisect(**given: Any) -> Bisected:
     a file of labels, to which the rows are added that are to be labelled next. It is a run of its own, `bisect-DIGEST`.
     """
     asked = BisectAsked(**given)
-    home = Home.from_environment()
-    ready = bisect_ready(home, asked)
+    ready = bisect_ready(Home.from_environment(), asked)
     label_flow_run(f"bisect {asked.run}", "bisect")
     body = {
         "auditor": [pinned(each).model_dump(mode="json") for each in ready.auditor] or str(ready.labels),
@@ -104,14 +105,14 @@ def bisect(**given: Any) -> Bisected:
     }
     name = f"bisect-{json_digest(body)[:8]}"
     with open_session(RunSpec(name=name, verb="bisect", seed=0, body=body)) as session:
-        return _Bisecting(session, ready, Store(home.lake), asked.rows).found()
+        return _Bisecting(session, ready, asked.rows).found()
 
 
 class _Bisecting:
-    def __init__(self, session: Session, ready: BisectReady, store: Store, num_rows: int) -> None:
+    def __init__(self, session: Session, ready: BisectReady, num_rows: int) -> None:
         self._session = session
         self._ready = ready
-        self._store = store
+        self._store = session.store
         self._num_rows = num_rows
         self._rows = cache(self._chosen)
         self._labels = read_labels(ready.labels) if ready.labels else {}
@@ -140,7 +141,8 @@ class _Bisecting:
             return {"round": index, "rows": len(rows), "differ": sum(differ)}
         auditor = self._ready.auditor[0]
         subset = self._store.put("rollouts", rows.drop_columns(["own", "doubted"]))
-        verdict = self._verdicts(auditor, subset, self._problems(index), index, "audit")
+        drawn = Judged(self._ready.stored[0].run, index, "audit", subset, self._problems(index), [])
+        verdict = self._verdicts(auditor, drawn, "audit")
         known = ~np.isnan(verdict)
         if not known.any():
             raise no_verdict(auditor.rewards[0].short, len(rows))
@@ -164,17 +166,13 @@ class _Bisecting:
         """Return the rows (N,) on which a cheap reward disagrees with the run's own verdict, NaN for none."""
         found = np.zeros(len(right), np.bool_)
         for number, config in enumerate(self._ready.beside):
-            purpose = f"beside-{number + 1}-{stored.purpose}"
-            verdict = self._verdicts(config, stored.rollouts, stored.problems, stored.round, purpose)
+            verdict = self._verdicts(config, stored, f"beside-{number + 1}-{stored.purpose}")
             found |= ~np.isnan(verdict) & ~np.isnan(right) & (verdict != right)
         return found
 
-    def _verdicts(
-        self, config: ScoreConfig, rollouts: Ref, problems: Sequence[Ref], index: int, purpose: str
-    ) -> Floats:
-        inputs = {"rollouts": [rollouts], "problems": problems}
-        scored = self._session.stage(Call("score", config, inputs, round=index, purpose=purpose)).ref
-        return floats(_correct(self._store, scored, self._store.read(rollouts, ("rollout_id",))))
+    def _verdicts(self, config: ScoreConfig, judged: Judged, purpose: str) -> Floats:
+        scored = _scored(self._session, config, judged, purpose)
+        return floats(_correct(self._store, scored, self._store.read(judged.rollouts, ("rollout_id",))))
 
     def _problems(self, index: int) -> list[Ref]:
         return list(dict.fromkeys(ref for each in self._ready.stored if each.round == index for ref in each.problems))

@@ -12,11 +12,10 @@ from typing import Any
 from gradus.data.curation.uses import LEARN
 from gradus.data.errors import GradusError
 from gradus.data.lake.manifest import json_digest
-from gradus.data.lake.store import Ref, Store
 from gradus.flows import comparison
 from gradus.flows.console.output import aside
 from gradus.flows.laboratory.asked import LabAsked
-from gradus.flows.laboratory.ready import LabReady, Method, lab_ready
+from gradus.flows.laboratory.ready import LabReady, lab_ready
 from gradus.flows.laboratory.stored import StoredRound, StoredRun
 from gradus.flows.loop.comparing.budget import Budget
 from gradus.flows.loop.inputs import start_of
@@ -48,8 +47,7 @@ def lab(**given: Any) -> Laboratory:
     tables and its picture, in MLflow too. With `then` the better half is trained and compared.
     """
     asked = LabAsked(**given)
-    home = Home.from_environment()
-    ready = lab_ready(home, asked)
+    ready = lab_ready(Home.from_environment(), asked)
     label_flow_run(f"lab {', '.join(run.folder.name for run in ready.runs)}", "lab")
     body = {  # the same methods on the same rounds are the same run
         "runs": [run.folder.name for run in ready.runs],
@@ -62,8 +60,8 @@ def lab(**given: Any) -> Laboratory:
     }
     name = f"lab-{json_digest(body)[:8]}"
     with open_session(RunSpec(name=name, verb="lab", seed=ready.runs[0].recipe.seed, body=body)) as session:
-        cells, failed = cells_of(session, ready.runs, ready.methods, asked.rounds, ready.ages)
-        found = laboratory(Store(home.lake), cells, [*ready.failed, *failed], ready.remarks)
+        cells, failed = cells_of(session, ready)
+        found = laboratory(session.store, cells, [*ready.failed, *failed], ready.remarks)
         keep_laboratory(found, session.journal.folder)
     if ready.budget is not None:
         found["comparisons"] = _compared(found, ready, ready.budget)
@@ -106,24 +104,22 @@ def _by_result(compared: Comparison, methods: Sequence[str]) -> list[str]:
     return sorted((name for name in methods if name in after), key=lambda name: -after[name])
 
 
-def cells_of(
-    session: Stages, runs: Sequence[StoredRun], methods: Sequence[Method], num_rounds: int, ages: Sequence[int]
-) -> tuple[list[Cell], list[Failure]]:
+def cells_of(session: Stages, ready: LabReady) -> tuple[list[Cell], list[Failure]]:
     """Return cells, and methods that failed, without cells; methods come last: a worker keeps policy and rows."""
     found, failed = list[Cell](), dict[str, Failure]()
     starts = dict[str, Beginning]()
-    for run, stored, age, policy in _places(runs, num_rounds, ages):
-        for method in methods:
+    for run, stored, age in _places(ready):
+        for method in ready.methods:
             if method.name in failed:
                 continue
             try:
-                recipe = method.recipes[stored.run]
+                recipe = method.recipes[run.folder.name]
                 key = recipe.model_dump_json(exclude={"name", "update"})
                 if key not in starts:
                     starts[key] = start_of(session, recipe)
                 steps = Steps(session, recipe, starts[key], past=run.past)
                 place, first = phase_of(recipe, stored.index, run.past) or (len(recipe.phase) - 1, 1)
-                outcome = _gradient(steps.of_phase(place, first), stored, policy, age, method.name)
+                outcome = _gradient(steps.of_phase(place, first), stored, age, method.name)
             except GradusError as error:
                 failed[method.name] = {"method": method.name, "reason": str(error)}
                 session.say(f"{method.name} is left out: {error}")
@@ -131,7 +127,7 @@ def cells_of(
             found.append(
                 {
                     "method": method.name,
-                    "run": stored.run,
+                    "run": run.folder.name,
                     "round": stored.index,
                     "age": age,
                     "artifact": str(outcome.ref),
@@ -142,29 +138,30 @@ def cells_of(
     return [cell for cell in found if cell["method"] not in failed], list(failed.values())
 
 
-def _places(
-    runs: Sequence[StoredRun], num_rounds: int, ages: Sequence[int]
-) -> Iterator[tuple[StoredRun, StoredRound, int, Ref]]:
-    for run in runs:
-        for stored in run.rounds(num_rounds):
-            for age in ages:
-                if age <= len(stored.later):
-                    yield run, stored, age, (stored.policy, *stored.later)[age]
+def _places(ready: LabReady) -> Iterator[tuple[StoredRun, StoredRound, int]]:
+    for run in ready.runs:
+        for stored in run.rounds(ready.asked.rounds):
+            for age in ready.ages:
+                if age < len(stored.policies):
+                    yield run, stored, age
 
 
-def _gradient(steps: Steps, stored: StoredRound, policy: Ref, age: int, name: str) -> Outcome:
+def _gradient(steps: Steps, stored: StoredRound, age: int, name: str) -> Outcome:
     """Run the stage `gradient` for the update that a method would make of a round."""
-    now = steps.round(stored.index, stored.policy, Memory())
+    sampler = stored.policies[0]
+    now = steps.round(stored.index, sampler, Memory())
     config = now.settings("update", steps.recipe.update)
     columns = partial(Measures(now, steps.known).beside, plans=stored.plans, made=stored.made)
     seen = {"plan": stored.plans, **tables(stored.made)}
     now = replace(now, start=replace(steps.start, problems=stored.problems))  # those that its rows were drawn from
     updates = Updates(now, seen, columns, last=False)
-    inputs = {**tables(stored.made, use=LEARN), "policy": [policy], **({"sampler": [stored.policy]} if age else {})}
+    inputs = {**tables(stored.made, use=LEARN), "policy": [stored.policies[age]]}
+    if age:
+        inputs["sampler"] = [sampler]
     if config.needs_teacher:
         inputs["teacher"] = maybe(steps.start.teacher)
     if config.teachers:
-        inputs["teachers"] = [steps.start.roles.get(name, stored.policy) for name in config.teachers]
+        inputs["teachers"] = [steps.start.roles.get(name, sampler) for name in config.teachers]
     if config.loads_reference:
         inputs["reference"] = [steps.start.policy]
     inputs = {**updates.with_batch(config, inputs, name), **stored.held_out}

@@ -88,7 +88,7 @@ def _ages(text: str) -> list[int]:
 def _without_later(run: StoredRun, num_rounds: int, ages: Sequence[int]) -> list[str]:
     """Remark on rounds behind which a policy of some age is not there; UsageError without any round."""
     rounds = run.rounds(num_rounds)
-    found = {age: [str(each.index) for each in rounds if len(each.later) < age] for age in ages}
+    found = {age: [str(each.index) for each in rounds if len(each.policies) <= age] for age in ages}
     return [
         f"{run.folder.name}: no policy {age} updates after round {', '.join(missing)} is there, so these rounds have "
         f"no rows of that age; a recipe keeps policies with keep.last, and `gradus restore` computes pruned ones again"

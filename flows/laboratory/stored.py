@@ -25,18 +25,18 @@ Tables = Mapping[str, list[Ref]]
 class StoredRound:
     """A round that was learned from."""
 
-    run: str
     index: int
-    policy: Ref
-    """The policy that sampled."""
+    policies: Sequence[Ref]
+    """The one that sampled, and those after this round's update and after those behind it, as far as weights are there.
+
+    The place of a policy is the age that the rows have for it.
+    """
     problems: Ref
     plans: list[Ref]
     made: Sequence[Sampled]
     """Rollouts and scores of all roles and uses."""
     held_out: Tables
     """Rollouts and scores of other problems by the same policy, or by the next: held_rollouts, held_scores."""
-    later: tuple[Ref, ...]
-    """The policies after this round's update and after those behind it, as far as their weights are there."""
 
 
 @dataclass(frozen=True)
@@ -83,20 +83,12 @@ class StoredRun:
 
     def _round(self, index: int) -> StoredRound:
         made = [self._sampled(ref) for ref in self._of(index, "rollout")]
-        later = list[Ref]()
-        while (ref := self._updates.get(index + len(later))) is not None and self._is_whole(ref):
-            later.append(ref)
-        first = self.store.manifest(made[0].rollouts).parents
-        return StoredRound(
-            self.folder.name,
-            index,
-            self._policy(index),
-            Ref.parse(first["problems"][0]),
-            [*self._of(index, "curate"), *self._of(index, "wave")],
-            made,
-            self._held_out(index),
-            tuple(later),
-        )
+        policies = [self._policy(index)]
+        while (ref := self._updates.get(index + len(policies) - 1)) is not None and self._is_whole(ref):
+            policies.append(ref)
+        problems = Ref.parse(self.store.manifest(made[0].rollouts).parents["problems"][0])
+        plans = [*self._of(index, "curate"), *self._of(index, "wave")]
+        return StoredRound(index, policies, problems, plans, made, self._held_out(index))
 
     def _of(self, index: int, stage: str) -> list[Ref]:
         """The artifacts of a stage in a round, without those of evaluation and profiling."""
