@@ -307,9 +307,9 @@ def compare(
     runs that are there. Each method is judged against its start too. Differences are paired by problem and seed.
     """
     from gradus.flows.console.study_tables import render_comparison
+    from gradus.flows.loop.comparing.compared import verify_comparison
     from gradus.flows.loop.comparing.plan import render_plan
     from gradus.flows.loop.dry_run import render_comparison_ahead
-    from gradus.flows.loop.verified import verify_comparison
     from gradus.tasks.inspect.comparing.figures import FORMATS
     from gradus.tasks.inspect.comparing.figures import plot as write_plot
 

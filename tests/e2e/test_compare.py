@@ -15,11 +15,10 @@ import gradus
 from gradus.data.errors import BadInputError
 from gradus.flows.console.study_tables import render_comparison
 from gradus.flows.loop.comparing.budget import Asked
-from gradus.flows.loop.comparing.compared import compared_runs
+from gradus.flows.loop.comparing.compared import compared_runs, verify_comparison
 from gradus.flows.loop.comparing.methods import checked
 from gradus.flows.loop.comparing.plan import read_plan
 from gradus.flows.loop.dry_run import look_ahead_comparison
-from gradus.flows.loop.verified import verify_comparison
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.comparing.figures import plot
 from gradus.tasks.inspect.comparing.report import Terms

@@ -159,7 +159,7 @@ def tuning_of(
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
     """Return the choice that follows from existing trainings; `failed` has reasons by the first run's name."""
     store, computed = Store(home.lake), ComputedSeconds(home.runs)
-    attempts = (each for tried in record["methods"].values() for each in tried if each["runs"][0] not in failed)
+    attempts = (each for tried in record["methods"].values() for each in tried if not failed.get(each["runs"][0]))
     trainings = [read_training(store, home.runs / run, computed) for each in attempts for run in each["runs"]]
     return tune(record, trainings, failed, cluster)
 
