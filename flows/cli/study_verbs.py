@@ -163,7 +163,7 @@ def plan(
     from gradus.data.lake.store import Store
     from gradus.flows.console.surface_tables import render_plan
     from gradus.tasks.artifacts.resolve import write_rows
-    from gradus.tasks.inspect.surface import Wanted, counted, hints_there, planned, problems_named
+    from gradus.tasks.inspect.surface import counted, hints_there, planned, problems_named, rows_planned
 
     home, sizes = Home.from_environment(), tuple(sorted(set(samples or SIZES)))
     if not math.isfinite(tokens):
@@ -176,8 +176,10 @@ def plan(
         table = problems_named(Store(home.lake), problems)
         known = learn(counted(home, aside, on_damage), table)
         hints = hints_there(home, aside, on_damage)
-        rows, found = planned(known, table, hints, known.sampler(policy), Wanted(tokens, sizes, max_tokens, seed))
+        sampler = known.sampler(policy)
+        chosen, found = planned(known, table, hints, sampler, tokens, sizes)
         if out is not None:
+            rows = rows_planned(chosen, hints, known.samplers[sampler], max_tokens, seed)
             write_rows(rows, out, nulls=False)
             aside(f"{rows.num_rows:,} rows: {out}")
         answer(found, as_json, render_plan)

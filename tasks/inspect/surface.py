@@ -11,7 +11,6 @@ A plan has the problems, hints and samples that make the most groups with signal
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import TypedDict
@@ -260,23 +259,14 @@ def problems_named(store: Store, text: str) -> pa.Table:
     return read_user_table(file_of(text, PROBLEMS.name), PROBLEMS, {})
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """A plan that is asked for."""
+def planned(
+    known: Known, problems: pa.Table, hints: pa.Table, sampler: int, tokens: float, sizes: Sequence[int]
+) -> tuple[pa.Table, Spent]:
+    """Return the groups that a sampler should have, and what they are expected to cost and to make.
 
-    tokens: float
-    """Completion tokens that it may cost, on average."""
-    sizes: tuple[int, ...]
-    """Samples that a group may have."""
-    max_tokens: int
-    seed: int
-
-
-def planned(known: Known, problems: pa.Table, hints: pa.Table, sampler: int, wanted: Wanted) -> tuple[pa.Table, Spent]:
-    """Return rows of a plan for a sampler, and what they are expected to cost and to make.
-
-    `hints` has problem_id, level, text and share. Raise BadInputError if no rollout says how many tokens it has, or if
-    the tokens are not enough for one group.
+    `hints` has problem_id, level, text and share. The groups cost `tokens` at most, on average, and each has one of
+    `sizes` as its number of samples. Raise BadInputError if no rollout says how many tokens it has, or if the tokens
+    are not enough for one group.
     """
     ids = problems.column("problem_id")
     at = positions(ids, known.problem_ids)
@@ -284,29 +274,29 @@ def planned(known: Known, problems: pa.Table, hints: pa.Table, sampler: int, wan
     if np.isnan(bare).any():
         raise BadInputError("no scored rollout without a hint has token ids, so that costs are unknown", hint=_PROFILE)
     hint, share = _helps(ids, hints)
-    value = _signal(known, sampler, at, share, wanted.sizes)
+    value = _signal(known, sampler, at, share, sizes)
     of_one = known.expected_tokens(np.broadcast_to(at[:, None], share.shape), share)
-    cost = of_one[:, :, None] * np.array(wanted.sizes, np.float64)
-    option = spend(value.reshape(len(at), -1), cost.reshape(len(at), -1), wanted.tokens)
+    cost = of_one[:, :, None] * np.array(sizes, np.float64)
+    option = spend(value.reshape(len(at), -1), cost.reshape(len(at), -1), tokens)
     taken = np.flatnonzero(option >= 0)
     if not len(taken):
         raise BadInputError(
-            f"{wanted.tokens:,.0f} tokens are not enough for one group, which takes {np.nanmin(cost):,.0f}",
+            f"{tokens:,.0f} tokens are not enough for one group, which takes {np.nanmin(cost):,.0f}",
             hint="give more --tokens, or smaller --samples",
         )
-    help_, size = np.divmod(option[taken], len(wanted.sizes))
+    help_, size = np.divmod(option[taken], len(sizes))
     chosen = pa.table(
         {
             "problem_id": ids.take(pa.array(taken)),
             "hint": pa.array(hint[taken, help_], mask=hint[taken, help_] < 0),
             "share": share[taken, help_],
-            "n": np.array(wanted.sizes)[size],
+            "n": np.array(sizes)[size],
             "signal": value[taken, help_, size],
             "tokens": cost[taken, help_, size],
         }
     )
     uniform = _signal(known, sampler, at, np.zeros((len(at), 1)), (GROUP,)).sum() / (GROUP * bare).sum()
-    return _rows(chosen, hints, known.samplers[sampler], wanted), {
+    return chosen, {
         "policy": known.samplers[sampler].policy,
         "problems": len(at),
         **_sums(chosen),
@@ -338,7 +328,8 @@ def _signal(known: Known, sampler: int, problem: Ints, share: Floats, sizes: Seq
     return value
 
 
-def _rows(chosen: pa.Table, hints: pa.Table, of: Sampler, wanted: Wanted) -> pa.Table:
+def rows_planned(chosen: pa.Table, hints: pa.Table, of: Sampler, max_tokens: int, seed: int) -> pa.Table:
+    """Return the rows of a plan that samples the groups that `planned` chose."""
     shown = pc.if_else(chosen.column("hint").is_valid(), pa.scalar("with a hint"), pa.scalar("without a hint"))
     signal = pa.array([f"surface: {each:.2f} of its groups have signal " for each in floats(chosen.column("signal"))])
     plan = plan_rows(
@@ -347,8 +338,8 @@ def _rows(chosen: pa.Table, hints: pa.Table, of: Sampler, wanted: Wanted) -> pa.
         round_index=0,
         n=GROUP,
         temperature=1.0 if of.temperature is None else of.temperature,
-        max_tokens=wanted.max_tokens,
-        seed=wanted.seed,
+        max_tokens=max_tokens,
+        seed=seed,
     )
     hint = ints(chosen.column("hint"), null=-1)
     columns = {
@@ -356,7 +347,7 @@ def _rows(chosen: pa.Table, hints: pa.Table, of: Sampler, wanted: Wanted) -> pa.
         "hint_level": take_or_null(hints.column("level"), hint),
         "hint_text": take_or_null(hints.column("text"), hint),
     }
-    named = wave_rows(plan, columns, plan.slice(0, 0), round_index=0, wave=0, call=0, seed=wanted.seed)
+    named = wave_rows(plan, columns, plan.slice(0, 0), round_index=0, wave=0, call=0, seed=seed)
     return named.select(PLAN.arrow.names)
 
 

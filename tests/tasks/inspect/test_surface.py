@@ -15,12 +15,12 @@ from gradus.data.lake.schema import KEY_DIGITS, PLAN, PROBLEMS
 from gradus.data.lake.store import Store
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.surface import (
-    Wanted,
     counted,
     hints_there,
     picture,
     planned,
     problems_named,
+    rows_planned,
     write_surface,
     write_tracker,
 )
@@ -238,7 +238,8 @@ def test_a_plan_takes_problems_and_hints_that_vary_and_costs_no_more_than_it_may
     )
     problems = further("c", "b", "a")
     known = learn(FEW, problems)
-    plan, spent = planned(known, problems, hints, 0, Wanted(tokens=165.0, sizes=(8,), max_tokens=32, seed=5))
+    chosen, spent = planned(known, problems, hints, 0, 165.0, (8,))
+    plan = rows_planned(chosen, hints, known.samplers[0], 32, 5)
     assert plan.schema.equals(PLAN.arrow)
     rows = plan.to_pylist()
     assert [(r["problem_id"], r["hint_level"], r["hint_text"], r["n"], r["max_tokens"]) for r in rows] == [
@@ -253,10 +254,10 @@ def test_a_plan_takes_problems_and_hints_that_vary_and_costs_no_more_than_it_may
     assert spent["uniform"] == pytest.approx(3 * 80 / bare)
     assert [(part["share"], part["groups"]) for part in spent["parts"]] == [(0.0, 1), (0.5, 1)]
     with pytest.raises(BadInputError, match="9 tokens are not enough for one group, which takes 80"):
-        planned(known, problems, hints, 0, Wanted(9.0, (8, 16), 32, 5))
+        planned(known, problems, hints, 0, 9.0, (8, 16))
     blind = FEW.set_column(FEW.column_names.index("tokens"), "tokens", pa.nulls(5, pa.float64()))
     with pytest.raises(BadInputError, match="no scored rollout without a hint has token ids"):
-        planned(learn(blind), problems, hints, 0, Wanted(165.0, (8,), 32, 5))
+        planned(learn(blind), problems, hints, 0, 165.0, (8,))
 
 
 def test_tokens_of_a_problem_are_its_mean_less_what_a_hint_saves() -> None:
