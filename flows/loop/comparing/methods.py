@@ -49,32 +49,28 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Option:
-    """A method with values tried: as it is trained to tune, and as it is compared if they are chosen."""
-
-    values: Mapping[str, str]
-    tuning: Variant
-    compared: Variant
-
-
-@dataclass(frozen=True)
 class Tuning(Grid):
-    """The trainings of all options of all methods."""
+    """The trainings of each method with each of the values tried."""
 
-    options: Mapping[str, Sequence[Option]]
+    values: Sequence[Mapping[str, str]]
+    compared: Mapping[str, Sequence[Variant]]
+    """Each method with these values, in their order, as it is compared if they are chosen."""
     on: str
 
     def record(self, runs: Mapping[str, list[str]]) -> TuningRecord:
         """Return the values tried of each method with their runs."""
         methods: dict[str, list[Attempted]] = {
-            name: [{"values": dict(each.values), "runs": runs[each.tuning.name]} for each in options]
-            for name, options in self.options.items()
+            name: [
+                {"values": dict(tried), "runs": runs[each.name]}
+                for tried, each in zip(self.values, variants, strict=True)
+            ]
+            for name, variants in self.compared.items()
         }
         return {"on": self.on, "methods": methods}
 
     def chosen(self, tuned: Tuned) -> list[Variant]:
         """Return each method with its chosen values; one of which all failed is left out."""
-        by_name = {each.compared.name: each.compared for options in self.options.values() for each in options}
+        by_name = {each.name: each for variants in self.compared.values() for each in variants}
         return [by_name[name] for name in chosen_names(tuned)]
 
 
@@ -144,16 +140,18 @@ def tuning_of(
 ) -> Tuning:
     """Return the tuning of methods compared with these seeds; UsageError for values that are the same."""
     combinations = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
-    options = {method.name: [_option(method, values, on) for values in combinations] for method in methods}
-    of_methods = list(options.values())
+    compared, trained = {method.name: list[Variant]() for method in methods}, list[Variant]()
+    for method, values in product(methods, combinations):
+        variant = _with_values(method, values)
+        compared[method.name].append(variant)
+        trained.append(Variant(variant.name, _evaluated_on(variant.recipe, on)) if on else variant)
+    of_methods = list(compared.values())
     for several in (*of_methods, *zip(*of_methods, strict=True)):
-        compared = [option.compared for option in several]
-        refuse_unpaired(compared)
+        refuse_unpaired(several)
     for several in of_methods:
-        if other_judges([option.compared for option in several]):
+        if other_judges(several):
             raise UsageError("the values tried are judged by different rewards", hint="set evaluate.score for all")
-    trained = [option.tuning for several in of_methods for option in several]
-    return Tuning(trained, range(seeds.stop, seeds.stop + num_seeds), options, on)
+    return Tuning(trained, range(seeds.stop, seeds.stop + num_seeds), combinations, compared, on)
 
 
 def read_tuned(home: Home, record: TuningRecord, failed: Mapping[str, str], cluster: str) -> Tuned:
@@ -173,12 +171,10 @@ def _called(method: str, values: Mapping[str, str]) -> str:
     return " ".join([method, *(f"{key}={value}" for key, value in values.items())])
 
 
-def _option(method: Variant, values: Mapping[str, str], on: str) -> Option:
+def _with_values(method: Variant, values: Mapping[str, str]) -> Variant:
     texts = [f"{key}={value}" for key, value in values.items()]
     recipe = recipe_from(method.recipe.model_dump(mode="json"), method.name, texts, seed=method.recipe.seed)
-    name = _called(method.name, values)
-    trained = _evaluated_on(recipe, on) if on else recipe
-    return Option(values, Variant(name, trained), Variant(name, recipe))
+    return Variant(_called(method.name, values), recipe)
 
 
 def _evaluated_on(recipe: Recipe, problems: str) -> Recipe:

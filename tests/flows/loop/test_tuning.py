@@ -31,10 +31,9 @@ def test_several_settings_make_all_combinations_and_commas_in_brackets_part_noth
 
 def test_problems_to_tune_on_are_the_main_suite_of_tuning_alone(tmp_path: Path) -> None:
     tuning = tuning_of(methods_of(tmp_path, ["demo"], []), tried_of([LR], []), range(5), on="own.jsonl")
-    (option, _) = tuning.options["demo"]
-    main = option.tuning.recipe.evaluate.main
+    main = tuning.methods[0].recipe.evaluate.main
     assert (main.problems, main.name) == ("own.jsonl", "tuning")
-    assert option.compared.recipe.evaluate.main.problems != "own.jsonl"
+    assert tuning.compared["demo"][0].recipe.evaluate.main.problems != "own.jsonl"
 
 
 @pytest.mark.parametrize(
