@@ -84,7 +84,7 @@ def _check_begin(recipe: Recipe) -> None:
     hinted = begin.plan or recipe.reads_hints or any(each.reads_hints for each in settled(recipe))
     for given, read, what, hint in (
         (begin.hints, hinted, "hints: no wave or measure of the recipe reads hints", _A_WAVE),
-        (begin.rollouts, any(wave.reads_stored for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),
+        (begin.rollouts, any(wave.reads("stored") for wave in waves), "rollouts: no wave takes up rollouts", _A_WAVE),
         (begin.rollouts, begin.scores, "rollouts: they need begin.scores", "give their scores too"),
         (begin.scores, begin.rollouts, "scores: they need begin.rollouts", "give their rollouts too"),
     ):
@@ -203,7 +203,7 @@ def _check_evaluated(suite: Suite, reader: Chosen) -> None:
 
 def _check_stored(recipe: Recipe, wave: WaveConfig, index: int) -> None:
     """Raise UsageError if a wave takes up stored rollouts from which no update would learn."""
-    if wave.reads_stored and recipe.rounds and not wave_config(recipe, wave, index).max_age:
+    if wave.reads("stored") and recipe.rounds and not wave_config(recipe, wave, index).max_age:
         more = ", one for the overlap" if recipe.overlap else ""
         raise UsageError(
             f"the wave {wave.label} takes up rollouts of earlier rounds, and update.max_age = {recipe.update.max_age} "
@@ -334,7 +334,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
 def _check_given(recipe: Recipe, update: UpdateConfig, index: int) -> None:
     for wave in recipe.all_waves:
         setting = "given.rows" if recipe.given and wave.name == "given" else f"{wave.short}.traces"
-        if wave.traces and not wave.reads_traces:
+        if wave.traces and not wave.reads("traces"):
             raise UsageError(f"{setting}: the wave {wave.label} plans no texts of a file", hint="leave it out")
         if wave.traces and not Path(wave.traces).is_file():
             what = f"{setting}: there is no file {shortened(wave.traces)}"

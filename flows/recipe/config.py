@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, field_validator, model_validator
 
-from gradus.components.chosen import Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
+from gradus.components.chosen import HINT_TEXTS, Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
 from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
@@ -267,7 +267,8 @@ class Recipe(Config):
         changes = (*(o.changes for o in self.overrides if o.stage == "curate"), *(g.changes for g in self.guards))
         later = any(each.get(key) for each in changes for key in ("hint_level", "curate.hint_level"))
         static = self.curate.hint_level > 0 or "curate.hint_level" in self.schedules
-        return static or later or any(each.reads_hints for each in (*self.all_waves, *self.measures))
+        read = (*(wave.reads("hint") for wave in self.all_waves), *(each.reads(HINT_TEXTS) for each in self.measures))
+        return static or later or any(read)
 
     @property
     def all_measures(self) -> tuple[MeasureConfig, ...]:
@@ -277,7 +278,7 @@ class Recipe(Config):
     @property
     def sampled_roles(self) -> Mapping[str, RoleConfig]:
         """The roles that a wave may plan: all but those that score texts."""
-        scorers = {measure.role for measure in self.all_measures if measure.needs_head}
+        scorers = {measure.role for measure in self.all_measures if measure.declared.needs_head}
         return {name: role for name, role in self.roles.items() if name not in scorers}
 
     @property

@@ -54,5 +54,5 @@ def _models_asked(recipe: Recipe) -> Iterator[tuple[str, str, bool]]:
     )
     named = {POLICY: recipe.policy, START: recipe.policy, TEACHER: recipe.teacher, **roles}
     for measure in recipe.all_measures:
-        if measure.needs_head:
+        if measure.declared.needs_head:
             yield f"measure {measure.label}", named[measure.role], True

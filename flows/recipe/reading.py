@@ -121,7 +121,7 @@ def refuse_unjudged(recipe: Recipe) -> None:
                 refuse_without_verdicts(score, f"{what}: the suite {suite.name}")
             training = stage_config(each, "score", index, each.score)
             for reader in (*each.all_waves, *each.keepers):
-                if "correct" in (reader.needs or ()):
+                if reader.reads("correct"):
                     refuse_without_verdicts(training, f"{what}: the {reader.kind} {reader.label}")
             accepted = stage_config(each, "difficulty", index, each.difficulty).max_unjudged_frac
             refuse_without_verdicts(training, f"{what}: difficulty", accepted)

@@ -151,15 +151,12 @@ class CurateConfig(Config):
     @property
     def counts_tokens(self) -> bool:
         """Return whether a component reads how many tokens of a policy the prompts have."""
-        return self._reads("prompt_tokens")
+        return any(each.reads("prompt_tokens") for each in chosen_in(self))
 
     @property
     def knows_evaluated(self) -> bool:
         """Return whether a component reads which problems share text with evaluated ones."""
-        return self._reads("contaminated")
-
-    def _reads(self, column: str) -> bool:
-        return any(column in (chosen.needs or ()) for chosen in chosen_in(self))
+        return any(each.reads("contaminated") for each in chosen_in(self))
 
     @property
     def shows_hints(self) -> bool:

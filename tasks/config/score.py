@@ -33,14 +33,9 @@ class RewardConfig(Chosen, kind="reward"):
     """A function of yours runs in the sandbox: no network, no files but its modules and the installed packages."""
 
     @property
-    def runs_programs(self) -> bool:
-        """Return whether it runs programs of completions, for which a machine needs a sandbox."""
-        return self._declared is not None and self._declared.sandbox
-
-    @property
     def needs_sandbox(self) -> bool:
-        """Return whether it runs programs, or itself runs in the sandbox."""
-        return self.isolated or self.runs_programs or (self._declared is not None and self._declared.isolated)
+        """Return whether it runs programs of completions, or itself runs in the sandbox."""
+        return self.isolated or self.declared.sandbox or self.declared.isolated
 
 
 class ScoreConfig(Config):
@@ -81,7 +76,7 @@ class ScoreConfig(Config):
         for reward in self.rewards:
             if reward.isolated and not reward.is_users:
                 raise ValueError(f"{reward.name}: isolated is for a function of yours, path/to/file.py:function")
-            if reward.runs_programs and reward.settings["total_s"] >= self.item_timeout_s:
+            if reward.declared.sandbox and reward.settings["total_s"] >= self.item_timeout_s:
                 limits = f"{reward.settings['total_s']:g} is not below item_timeout_s = {self.item_timeout_s:g}"
                 raise ValueError(f"{reward.name}: total_s = {limits}, after which a row is not judged")
         return self

@@ -33,7 +33,7 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
     repeated = stated = 0
     missing: list[str] = []
     for index, problem in enumerate(problems):
-        hints, reason = hints_of(problem, strategy, config.fractions, reveals=config.strategy.reveals)
+        hints, reason = hints_of(problem, strategy, config.fractions, reveals=config.strategy.component.reveals)
         repeated += len({hint.text for hint in hints}) < len(hints)
         stated += states_early(problem)
         rows.extend({**vars(hint), "strategy": config.strategy.label} for hint in hints)
@@ -48,7 +48,7 @@ def run(ctx: StageContext, config: HintConfig) -> StageResult:
             f"none of {len(problems)} problems can be hinted at ({reasons})",
             hint="hints need worked solutions; a training without them takes escalate = []",
         )
-    table, shown = pa.Table.from_pylist(rows, schema=HINTS.arrow), config.strategy.shown
+    table, shown = pa.Table.from_pylist(rows, schema=HINTS.arrow), config.strategy.component.shown
     ctx.out.write_table(table.append_column("shown", pa.repeat(pa.scalar(shown), len(rows))) if shown else table)
     summary = {
         "rows": len(rows),

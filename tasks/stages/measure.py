@@ -8,7 +8,7 @@ that it declares, one by trace_id the texts of a file that a wave has, of the pr
 
 import pyarrow as pa
 
-from gradus.components.chosen import MeasureConfig
+from gradus.components.chosen import HINT_TEXTS, MeasureConfig
 from gradus.components.rows import ColumnError
 from gradus.data.arrays import nulls, one_array
 from gradus.data.curation.traces import traces_of
@@ -63,7 +63,7 @@ def _rows(ctx: StageContext, config: MeasuringConfig) -> TableRows:
         found = traces_of(ctx.store, ctx.one("traces"), one_array(problems.column("problem_id")))
         return found.over(beside_problems(found.table, problems, columns))
     rows = round_rows(ctx, config.reads)[0]
-    return beside_hints(ctx, rows) if config.measure.reads_hints else rows
+    return beside_hints(ctx, rows) if config.measure.reads(HINT_TEXTS) else rows
 
 
 def _policy(ctx: StageContext, config: MeasuringConfig) -> Policy:

@@ -58,7 +58,7 @@ def run(ctx: StageContext, config: PlanningConfig) -> StageResult:
         groups,
         ctx.table("hints") if ctx.inputs.get("hints") else None,
         drawn,
-        stored_rows(ctx, config.max_age).reading(None, name) if config.wave.reads_stored else None,
+        stored_rows(ctx, config.max_age).reading(None, name) if config.wave.reads("stored") else None,
         _traces(ctx, config, rows.table),
     )
     ctx.beat(0.5, f"{rows.num_rows} rollouts in {len(groups)} groups")

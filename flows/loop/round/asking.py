@@ -34,7 +34,7 @@ class Asking:
         now = self.measures.round
         plans, made = [plan], [first]
         for number, wave in waves:
-            calls, inputs = 0, {**self.known, "hints": maybe(self.measures.hints) if wave.reads_hints else []}
+            calls, inputs = 0, {**self.known, "hints": maybe(self.measures.hints) if wave.reads("hint") else []}
             traces = now.start.traces.get(wave.traces)
             inputs["traces"] = maybe(traces)
             settings = wave_config(now.recipe, wave, now.index, now.past)
@@ -83,7 +83,7 @@ class Asking:
 
 def _stored(config: PlanningConfig, now: Round) -> dict[str, list[Ref]]:
     """Return rollouts of the last `max_age` rounds on these problems, their scores, and the policy of age 0."""
-    if not config.wave.reads_stored:
+    if not config.wave.reads("stored"):
         return {"stored_rollouts": []}
     last = now.memory.earlier[max(0, len(now.memory.earlier) - config.max_age) :]
     rounds = [each for each in last if each.problems == now.start.problems]

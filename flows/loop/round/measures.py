@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gradus.components.chosen import MeasureConfig
+from gradus.components.chosen import HINT_TEXTS, MeasureConfig
 from gradus.data.curation.uses import LEARN, START, TEACHER, split_need
 from gradus.data.lake.store import Ref
 from gradus.flows.loop.round.outcomes import Sampled, maybe, tables
@@ -62,7 +62,7 @@ class Measures:
             said = [each for each in made if each.use in uses]
             inputs = {**tables([*new, *said]), "problems": self.round.problems, "plan": [*plans], "policy": [model]}
             inputs |= {"sampler": [self.round.policy]} if model != self.round.policy else {}
-            inputs |= {"hints": maybe(self.hints)} if measure.reads_hints else {}
+            inputs |= {"hints": maybe(self.hints)} if measure.reads(HINT_TEXTS) else {}
             found.append(self.round.run("measure", self._settings(measure), inputs, purpose).ref)
             seen |= {each.rollouts for each in new}
         return found

@@ -51,7 +51,7 @@ def hint_config(recipe: Recipe, index: int, past: Past = NOTHING) -> HintConfig:
 def wave_config(recipe: Recipe, wave: WaveConfig, index: int, past: Past = NOTHING, origin: str = "") -> PlanningConfig:
     """Return the settings of a wave in a round: sampled and drawn as that round's plan is, with its own overrides."""
     curate, max_age = curate_config(recipe, index, past), 0
-    if wave.reads_stored:  # the update after this wave learns from its rows
+    if wave.reads("stored"):  # the update after this wave learns from its rows
         max_age = max(0, stage_config(recipe, "update", index, recipe.update, past).max_age - recipe.overlap)
     roles = recipe.sampled_roles.items()
     base = PlanningConfig(

@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from operator import eq
+from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Unpack
 
 from pydantic import ConfigDict, Field, ValidationError, model_validator
@@ -139,8 +140,12 @@ class Chosen(Config):
     @property
     def needs(self) -> tuple[str, ...] | None:
         """The columns that it declares to read, and those that its settings name; None if none is known."""
-        declared = self._declared.needs if self._declared else None
+        declared = self.declared.needs
         return declared if declared is None else tuple(dict.fromkeys((*declared, *self._named_columns)))
+
+    def reads(self, column: str) -> bool:
+        """Return whether a column is one of these."""
+        return column in (self.needs or ())
 
     @property
     def _named_columns(self) -> Iterator[str]:
@@ -155,25 +160,25 @@ class Chosen(Config):
     @property
     def by(self) -> tuple[str, ...]:
         """The key columns of the rows that a tracker or measure makes; none if it cannot be found."""
-        return self._declared.by if self._declared else ()
+        return self.declared.by
 
     @property
     def keeps(self) -> tuple[str, ...]:
         """The columns that a tracker or measure makes, as others read them: NAME.COLUMN; none if it cannot be found."""
-        return tuple(f"{self.short}.{column}" for column in self._declared.columns) if self._declared else ()
+        return tuple(f"{self.short}.{column}" for column in self.declared.columns)
 
     @property
-    def _declared(self) -> Component | None:
+    def declared(self) -> Component:
+        """The declaration; one that says nothing if it cannot be found."""
         try:
             return self.component
         except ValueError:
-            return None
+            return Component(self.kind, name=self.name, file=Path(), function=self.short, by=())
 
     def identified(self) -> dict[str, Any]:
         """The settings without the folder of a user's file and without those on which no result depends."""
         body = super().identified()
-        incidental = self._declared.incidental if self._declared else ()
-        return {**{k: v for k, v in body.items() if k not in incidental}, "name": self.label}
+        return {**{k: v for k, v in body.items() if k not in self.declared.incidental}, "name": self.label}
 
 
 def chosen_in(config: Config) -> Iterator[Chosen]:
@@ -213,16 +218,6 @@ class SamplerConfig(Chosen, kind="sampler", default="all"):
 class HintStrategyConfig(Chosen, kind="hint", default="prefix"):
     """A hint strategy with its settings."""
 
-    @property
-    def reveals(self) -> bool:
-        """Return whether it declares that it states the answer."""
-        return self._declared is not None and self._declared.reveals
-
-    @property
-    def shown(self) -> str:
-        """Return the sentence above its hints; empty if they begin a correct solution."""
-        return self._declared.shown if self._declared else ""
-
 
 class WaveConfig(Chosen, kind="wave"):
     """A wave with its settings, and when a round asks it."""
@@ -248,21 +243,6 @@ class WaveConfig(Chosen, kind="wave"):
         yield from super()._named_columns
         yield from filter(None, (self.best,))
 
-    @property
-    def reads_hints(self) -> bool:
-        """Return whether it asks for hints."""
-        return "hint" in (self.needs or ())
-
-    @property
-    def reads_stored(self) -> bool:
-        """Return whether it asks for rollouts of earlier rounds."""
-        return "stored" in (self.needs or ())
-
-    @property
-    def reads_traces(self) -> bool:
-        """Return whether it plans texts of a file."""
-        return "traces" in (self.needs or ())
-
 
 class TrackerConfig(Chosen, kind="tracker"):
     """A tracker with its settings, and the rows that it begins with."""
@@ -286,16 +266,6 @@ class MeasureConfig(Chosen, kind="measure"):
     def of_traces(self) -> bool:
         """Return whether it measures the texts of files that waves have; if neither, it measures rollouts."""
         return self.by == ("trace_id",)
-
-    @property
-    def reads_hints(self) -> bool:
-        """Return whether it reads the hints of problems."""
-        return HINT_TEXTS in (self.needs or ())
-
-    @property
-    def needs_head(self) -> bool:
-        """Return whether its model is one that scores texts; False if it cannot be found."""
-        return self._declared is not None and self._declared.needs_head
 
 
 class ShapeConfig(Chosen, kind="shape"):

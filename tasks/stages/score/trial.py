@@ -80,7 +80,7 @@ def _refuse_without_sandbox(rewards: Iterable[RewardConfig]) -> None:
     for reward in rewards:
         if reward.needs_sandbox:
             try:
-                Sandbox(python=reward.settings["python"] if reward.runs_programs else "").close()
+                Sandbox(python=reward.settings["python"] if reward.declared.sandbox else "").close()
             except SandboxUnavailableError as error:
                 raise BadInputError(f"the reward {reward.label} needs a sandbox: {error}", hint=NEEDED) from error
 

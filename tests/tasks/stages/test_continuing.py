@@ -171,8 +171,8 @@ def test_stored_rollouts_are_asked_for_by_those_who_declare_it() -> None:
     rows = pa.table({"problem_id": ["a"], "group": [0]})
     with pytest.raises(WaveError, match='add "stored" to its `needs`'):
         round_of(rows).stored()
-    assert WaveConfig.model_validate("replay").reads_stored
-    assert not WaveConfig.model_validate("rethink").reads_stored
+    assert WaveConfig.model_validate("replay").reads("stored")
+    assert not WaveConfig.model_validate("rethink").reads("stored")
 
 
 def policies(store: Store, num: int) -> list[Ref]:
