@@ -3,13 +3,14 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
-from typing import TypeVar, get_args
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gradus.components.chosen import Chosen
 from gradus.components.registry import components
+from gradus.components.settings import models_in
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 
@@ -60,7 +61,7 @@ def settings_of(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
         yield from (f"{prefix}{name}" for name in dict.fromkeys(chain.from_iterable(registered)))
     for name, field in model.model_fields.items():
         yield f"{prefix}{name}"
-        for inner, entry in _models_in(field.annotation):
+        for inner, entry in models_in(field.annotation):
             yield from settings_of(inner, f"{prefix}{name}.{entry}")
 
 
@@ -177,13 +178,3 @@ def _listed(key: str, known: Sequence[str]) -> str:
     there = [name.rpartition(".") for name in known]
     listed = ", ".join(dict.fromkeys(last for above, _, last in there if above == parent))
     return f"the settings{' of ' + parent if parent else ''} are {listed}"
-
-
-def _models_in(annotation: object, entry: str = "") -> Iterator[tuple[type[BaseModel], str]]:
-    """The models that an annotation holds, each with the key of an entry if in a list or a table of names."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation, entry
-    origin = getattr(annotation, "__origin__", None)
-    of = "0." if origin is tuple else "NAME." if origin is dict else ""
-    for inner in get_args(annotation):
-        yield from _models_in(inner, of)

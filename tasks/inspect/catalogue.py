@@ -23,7 +23,7 @@ import gradus
 from gradus.components import KINDS, Kind
 from gradus.components.description import Component as Registered
 from gradus.components.registry import SETTINGS, components
-from gradus.components.settings import FILLED_IN, Config
+from gradus.components.settings import FILLED_IN, Config, models_in
 from gradus.tasks.stages.registry import stages
 
 ENGINES = {
@@ -157,25 +157,15 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, Setting]
     for name, field in model.model_fields.items():
         if name in FILLED_IN:
             continue
-        types = (part for part in _parts(field.annotation) if isinstance(part, type))
-        inner = next((part for part in types if issubclass(part, Config)), None)
         key = f"{prefix}{name}"
         what = " ".join((docs.get(name) or field.description or "").split())
+        inner, entry = next(models_in(field.annotation), (None, ""))
         if inner is None:
             yield key, Setting(type=_type(field.annotation) + _bounds(field), default=_default(field), what=what)
             continue
-        holders = {get_origin(part) for part in _parts(field.annotation)}
-        is_list = tuple in holders
-        kind, default = ("list", _default(field)) if is_list else ("table", "as below")
+        kind, default = ("list", _default(field)) if entry == "0." else ("table", "as below")
         yield key, Setting(type=kind, default=default, what=what)
-        entry = "0." if is_list else "NAME." if dict in holders else ""
         yield from _fields(inner, f"{key}.{entry}")
-
-
-def _parts(annotation: object) -> Iterator[object]:
-    yield annotation
-    for inner in get_args(annotation):
-        yield from _parts(inner)
 
 
 def _type(annotation: object) -> str:

@@ -153,6 +153,16 @@ class Config(Exact):
         return found
 
 
+def models_in(annotation: object, entry: str = "") -> Iterator[tuple[type[BaseModel], str]]:
+    """Yield the models that an annotation holds, each with the key of an entry if in a list or a table of names."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation, entry
+    origin = get_origin(annotation)
+    of = "0." if origin is tuple else "NAME." if origin is dict else ""
+    for inner in get_args(annotation):
+        yield from models_in(inner, of)
+
+
 @cache
 def _classes(file: str) -> dict[str, dict[str, str]]:
     """Return the doc strings under the fields of each class at the top of a file."""
