@@ -281,16 +281,12 @@ def check_reads(chosen: Chosen, tracked: Mapping[str, Sequence[str]]) -> None:
         known = ["hint", "stored", "traces", *known]
     named = [split_need(need)[1] if begins is _OF_ROUNDS else need for need in chosen.needs or ()]
     needs = [need for need in named if need not in tracked]
-    if isinstance(chosen, MeasureConfig) and (alone := next(filter(is_tracked, needs), "")):
-        raise UsageError(
-            f"measure {chosen.label} needs {alone}, a column of a tracker or measure",
-            hint="a measure sees problems, rollouts or texts alone: combine the columns where they are read",
-        )
     if alone := next(filter(is_tracked, needs), ""):
-        raise UsageError(
-            f"{chosen.kind} {chosen.label} needs {alone}, a column of a tracker",
-            hint="trackers stand in a recipe, and a training keeps them: gradus train RECIPE",
-        )
+        what, hint = "a tracker", "trackers stand in a recipe, and a training keeps them: gradus train RECIPE"
+        if chosen.kind == "measure":
+            what = "a tracker or measure"
+            hint = "a measure sees problems, rollouts or texts alone: combine the columns where they are read"
+        raise UsageError(f"{chosen.kind} {chosen.label} needs {alone}, a column of {what}", hint=hint)
     plain = [need for need in needs if not need.startswith(begins)]
     refuse_needs(chosen, plain, list(dict.fromkeys(known)), "".join(f" or {each}NAME" for each in begins))
     if begins is _OF_CANDIDATES:
