@@ -145,7 +145,7 @@ def _memory(session: Foresight, recipe: Recipe, start: Beginning) -> Memory:
     roles = [
         footprint(store, start.roles.get(name, start.policy), role.sample, role.rollout, update, separate_sampler=False)
         for name, role in recipe.sampled_roles.items()
-        if not role.is_text
+        if not role.rollout.is_text
     ]
     sampled, updated = max(rollout for rollout, _ in (*found, *roles)), max(update for _, update in found)
     stage, needed = ("update", updated) if updated > sampled else ("rollout", sampled)

@@ -167,7 +167,7 @@ def _refuse_long(session: Stages, recipe: Recipe, policy: Ref, problems: Ref, su
         return
     longest: dict[tuple[str, PromptConfig], Sampling] = {}
     for each in sorted(samplings(recipe), key=lambda sampling: -sampling.sample.max_tokens):
-        if each.is_tokenised and not each.filtered:
+        if not (each.rollout.is_text or each.filtered):
             longest.setdefault((each.suite, each.rollout.prompt), each)
     for (suite, style), each in longest.items():
         room, drawn = limit - each.sample.max_tokens, suites[suite] if suite else problems

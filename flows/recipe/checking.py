@@ -157,7 +157,7 @@ def _check_measures(recipe: Recipe) -> None:
             known = (POLICY, START, TEACHER, *recipe.roles)
             hint = did_you_mean(measure.role, known, f"it can be {', '.join(known)}")
             raise UsageError(f"{what} is no role of the recipe", hint=hint)
-        if role is not None and role.is_text:
+        if role is not None and role.rollout.is_text:
             message = f"{what}: its server answers with text, and a measure computes with the weights of a model"
             raise UsageError(message, hint="name a role with weights")
 
@@ -239,7 +239,7 @@ def _check_roles(recipe: Recipe, lake: Path) -> None:
         stage, policy = f"roles.{name}", base.policy or recipe.policy
         for role in (stage_config(recipe, stage, index, base) for index in _changed(recipe, stage)):
             check_stage(ROLLOUT, role.rollout, {"policy": [policy]})
-            if not role.is_text:
+            if not role.rollout.is_text:
                 check_length(lake, policy, role.sample.max_tokens, f"roles.{name}.sample.max_tokens")
             _check_trained(recipe, name, role, policy)
     for use, judging in recipe.scores.items():
@@ -319,7 +319,7 @@ def _check_sampling(recipe: Recipe, lake: Path) -> None:
             update = stage_config(recipe, "update", index, learning)
             check_learning(rollout, update)
             _check_given(recipe, update, index)
-    for each in filter(lambda sampling: sampling.is_tokenised, samplings(recipe)):
+    for each in (sampling for sampling in samplings(recipe) if not sampling.rollout.is_text):
         max_tokens, rollout = each.sample.max_tokens, each.rollout
         check_length(lake, recipe.policy, max_tokens, f"{each.setting}.max_tokens")
         limit = rollout.vllm.max_model_len if rollout.engine == "vllm" else 0

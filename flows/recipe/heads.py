@@ -19,7 +19,7 @@ def check_teachers(recipe: Recipe) -> None:
         what, role = f"update.teachers.{name}", recipe.roles.get(name)
         if role is None:
             raise UsageError(f"{what}: the recipe has no role {name}", hint=f"add [roles.{name}] with its policy")
-        if role.is_text:
+        if role.rollout.is_text:
             message = f"{what}: its server answers with text, and a teacher computes log-probs"
             raise UsageError(message, hint="name a role with weights")
         if not role.policy and role.update is None:

@@ -26,11 +26,6 @@ class Sampling:
     filtered: bool = False
     """True if a filter of the round leaves out problems by the length of their prompts."""
 
-    @property
-    def is_tokenised(self) -> bool:
-        """Return whether prompts become tokens of the policy here, and not at a server that takes text."""
-        return self.rollout.engine != "openai" or self.rollout.server.tokens
-
 
 def samplings(recipe: Recipe) -> Iterator[Sampling]:
     """Yield every sampling that a run can use, guards' changes included; there may be duplicates."""

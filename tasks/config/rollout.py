@@ -96,6 +96,11 @@ class RolloutConfig(Config):
     max_truncated_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: a larger share of completions cut off by max_tokens fails the stage."""
 
+    @property
+    def is_text(self) -> bool:
+        """Return whether it asks with messages and gets text, at a server that needs no weights or tokens of ours."""
+        return self.engine == "openai" and not self.server.tokens
+
 
 RESEEDS = "reseeds"
 """Fact of a call with a seed of its own: the seeds of the plan's rows derive from it too."""
@@ -145,11 +150,6 @@ class RoleConfig(Config):
     def learning(self, name: str) -> UpdateConfig | None:
         """Return the settings of its updates under its name; None if it is not trained."""
         return None if self.update is None else self.update.model_copy(update={"role": name})
-
-    @property
-    def is_text(self) -> bool:
-        """Return whether it is asked with messages and answers with text, at a server that needs no weights of ours."""
-        return self.rollout.engine == "openai" and not self.rollout.server.tokens
 
 
 class PlanningConfig(Config):

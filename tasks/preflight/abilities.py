@@ -80,7 +80,7 @@ def check_engine(config: RolloutConfig, _inputs: object = None) -> None:
 
 def check_learning(rollout: RolloutConfig, update: UpdateConfig) -> None:
     """Raise UsageError if an update would refuse every rollout that is sampled with these settings."""
-    if rollout.engine == "openai" and not rollout.server.tokens:
+    if rollout.is_text:
         raise UsageError(
             "server.tokens = false samples text without log-probs, and an update needs them",
             hint="set rollout.server.tokens=true, or train no rounds",

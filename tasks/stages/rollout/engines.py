@@ -57,7 +57,7 @@ def open_engine(store: Store, warm: Warm, ref: Ref, config: RolloutConfig) -> tu
 
 def prompt_side(store: Store, ref: Ref, config: RolloutConfig) -> PromptSide | None:
     """Return the parts of a checkpoint that prompts need, without weights; nothing if the engine takes messages."""
-    if config.engine == "openai" and not config.server.tokens:
+    if config.is_text:
         return None
     try:
         return load_prompt_side(store.path(ref))
