@@ -5,14 +5,12 @@ the order given.
 """
 
 from collections.abc import Iterable, Mapping
-from functools import partial
-from operator import eq
 from typing import Annotated, Any, TypeVar, cast
 
 from pydantic import Field, field_validator, model_validator
 
 from gradus.components.chosen import HINT_TEXTS, Chosen, MeasureConfig, ScheduleConfig, TrackerConfig, WaveConfig
-from gradus.components.settings import MAX_ROUNDS, Config, empty, unset
+from gradus.components.settings import MAX_ROUNDS, Config, empty, optional, unset
 from gradus.data.curation.uses import LEARN, NAME, POLICY
 from gradus.data.errors import UsageError, shortened
 from gradus.data.lake.schema import NO_TRACKER, OWN
@@ -146,7 +144,7 @@ class ReferenceConfig(Config):
     validation stalls, and the optimiser with it)."""
     lag_rounds: int = Field(default=0, ge=0, le=MAX_ROUNDS, exclude_if=empty)
     """Rounds by which the reference lags behind the policy; it is the starting one at first."""
-    phase: bool = Field(default=False, exclude_if=partial(eq, False))
+    phase: bool = optional(False)
     """The policy with which the phase began (VerIPO)."""
 
     @model_validator(mode="after")
@@ -224,10 +222,10 @@ class Recipe(Config):
     """Measurement of progress."""
     overlap: int = Field(default=0, ge=0, le=1, exclude_if=empty)
     """1 generates the next round while an update computes, from the policy that the update began with; 0 waits."""
-    save_state_every: int = Field(default=5, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 5))
+    save_state_every: int = optional(5, ge=1, le=MAX_ROUNDS)
     """Rounds between two train states (optimiser, masters) that are kept on disk, beside the newest; a run that resumes
     from a round between repeats the updates since, to the same bits. A GPU without update.deterministic keeps each."""
-    max_skipped_updates: int = Field(default=10, ge=1, exclude_if=partial(eq, 10))
+    max_skipped_updates: int = optional(10, ge=1)
     """Rounds in a row without signal (rewards without variance in all groups), each of which skips its update and keeps
     the policy, until the run ends; 1 ends it at the first. A run without one round with signal fails at its end."""
     keep: KeepConfig | None = Field(default=None, exclude_if=unset)

@@ -1,7 +1,5 @@
 """The stages ingest, curate, hint and difficulty, with their settings and the inputs that other stages have, too."""
 
-from functools import partial
-from operator import eq
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
@@ -14,7 +12,7 @@ from gradus.components.chosen import (
     chosen_in,
     none_if_empty,
 )
-from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty
+from gradus.components.settings import LIMIT, MAX_ROWS, MAX_TOKENS, Config, empty, optional
 from gradus.components.stage import CHECKPOINTS, Role, Short, Stage
 from gradus.data.errors import UsageError
 from gradus.data.lake.schema import MAX_SAMPLES, MAX_TEMPERATURE
@@ -59,9 +57,9 @@ class IngestConfig(Config):
     """Configuration name of a Hugging Face dataset; empty for the default."""
     revision: str = ""
     """Pinned revision of a Hugging Face dataset; required for an id on the hub."""
-    answers: Answers = Field(default="required", exclude_if=partial(eq, "required"))
+    answers: Answers = optional("required")
     """Golds of plain rows: optional where no reward needs one; json takes lists and tables too, for rewards of such."""
-    duplicates: Literal["drop", "keep"] = Field(default="drop", exclude_if=partial(eq, "drop"))
+    duplicates: Literal["drop", "keep"] = optional("drop")
     """A question that occurs again, in any case and spacing: drop counts it as refused, keep takes each row."""
     max_prompt_tokens: int = Field(default=0, ge=0, le=MAX_ROWS, exclude_if=empty)
     """Problems whose prompt, without a hint, has more tokens of the policy are left out and counted; 0 takes any."""
@@ -141,7 +139,7 @@ class CurateConfig(Config):
     hint_level: int = Field(default=0, ge=0, le=MAX_LEVEL, exclude_if=empty)
     """Level of the hint that planned problems are shown from the start; 0 for none. A problem without such a hint is
     sampled without it."""
-    hinted_frac: float = Field(default=1.0, ge=0.0, le=1.0, exclude_if=partial(eq, 1.0))
+    hinted_frac: float = optional(1.0, ge=0.0, le=1.0)
     """Share of the planned problems that are shown the hint of `hint_level`, drawn at random."""
     prompt: PromptConfig = Field(default_factory=PromptConfig, exclude_if=empty)
     """Prompt of a problem, as the filter prompt_tokens counts it; in a recipe that of the rollouts."""

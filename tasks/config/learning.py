@@ -1,7 +1,6 @@
 """The stages that train, update and warmstart, and `gradient`, whose step is not taken, with their settings."""
 
-from functools import cached_property, partial
-from operator import eq
+from functools import cached_property
 from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
@@ -26,6 +25,7 @@ from gradus.components.settings import (
     MAX_TOKENS,
     Config,
     empty,
+    optional,
     unset,
 )
 from gradus.components.stage import CHECKPOINTS, Role, Stage
@@ -127,7 +127,7 @@ class UpdateConfig(StepConfig):
     """Reduction of token losses to one number: token_mean (DAPO), sequence_mean (GRPO), fixed_length (Dr. GRPO)."""
     kl_coef: float = Field(default=0.0, ge=0.0)
     """Weight of the k3 KL to the reference policy; 0 loads no reference."""
-    reference: Literal["given", "ema"] = Field(default="given", exclude_if=partial(eq, "given"))
+    reference: Literal["given", "ema"] = optional("given")
     """The reference of the KL and of components: a policy that is given, or the moving average of the policy's own
     weights as the update begins (ema; the anchor of WARP, arXiv 2406.16768)."""
     entropy_coef: float = 0.0
@@ -151,14 +151,14 @@ class UpdateConfig(StepConfig):
     """Roles that teach rows of their own in place of the `teacher`, { math = { "problem.domain" = "algebra" } }: by
     name the values of columns of rollouts, scores, plans or problems that these rows have; the first that has a row
     teaches it."""
-    teacher_top_k: int = Field(default=TEACHER_TOP_K, ge=1, le=MAX_TOKENS, exclude_if=lambda k: k == TEACHER_TOP_K)
+    teacher_top_k: int = optional(TEACHER_TOP_K, ge=1, le=MAX_TOKENS)
     """The teacher's most likely tokens at each place that a loss which needs a teacher (distil) compares."""
     shapes: tuple[ShapeConfig, ...] = Field(default=(), exclude_if=empty)
     """Functions that decide, in this order, what of the rows is learned from: reward, group, taken, weight, term. In a
     training they are the stage `shape`, whose table `batch` the update reads."""
     role: str = Field(default="", exclude_if=empty)
     """The role whose rows are learned from; empty for the policy. Filled in for a role of a recipe that is trained."""
-    drop_replaced_groups: bool = Field(default=True, exclude_if=bool)
+    drop_replaced_groups: bool = optional(True)
     """Leave out a group of which every rollout failed once its problem was sampled again with a hint, as in GHPO (arXiv
     2507.10628); false updates on both groups."""
     max_age: int = Field(default=0, ge=0, le=MAX_ROUNDS, json_schema_extra=LIMIT)
@@ -167,9 +167,9 @@ class UpdateConfig(StepConfig):
     """Gate: mean absolute difference of sampler and trainer log-probs per token, nats."""
     max_zero_std_frac: float = Field(default=1.0, ge=0.0, le=1.0, json_schema_extra=LIMIT)
     """Gate: share of groups without variance."""
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
+    dtype: Literal["float32", "bfloat16"] = optional("float32")
     """Number format of the computation; bfloat16 keeps float32 master weights beside it, which the optimiser steps."""
-    saved_dtype: Literal["policy", "float32", "bfloat16"] = Field(default="policy", exclude_if=partial(eq, "policy"))
+    saved_dtype: Literal["policy", "float32", "bfloat16"] = optional("policy")
     """Number format of the new policy's saved weights, and so of sampling; policy takes that of the policy updated. If
     it is not float32 the master weights are saved beside them, and the next update continues from those."""
     deterministic: bool = Field(default=False, exclude_if=unset)
@@ -179,9 +179,7 @@ class UpdateConfig(StepConfig):
     """Write the trainer's log-probs of every token to the update's table, too."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Device on which the model computes; auto takes the GPU where PyTorch sees one, else the CPU."""
-    between_updates: Literal["device", "host", "disk"] = Field(
-        default="device", exclude_if=partial(eq, "device"), json_schema_extra=INCIDENTAL
-    )
+    between_updates: Literal["device", "host", "disk"] = optional("device", json_schema_extra=INCIDENTAL)
     """Place of weights and optimiser between two updates: on the device; in the host's memory, so that a sampler on the
     same GPU has all of it; or only on disk, which frees both, ends the processes of a launch and is slowest."""
     launch: LaunchConfig = Field(

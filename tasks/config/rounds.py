@@ -1,8 +1,6 @@
 """The stages shape, tracker and measure with their settings, and the columns of a round that its components read."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from functools import partial
-from operator import eq
 from types import MappingProxyType
 from typing import Literal
 
@@ -10,7 +8,7 @@ from pydantic import Field
 
 from gradus.components.chosen import Chosen, MeasureConfig, ShapeConfig, TrackerConfig, WaveConfig
 from gradus.components.registry import components
-from gradus.components.settings import INCIDENTAL, MAX_ROWS, Config, empty
+from gradus.components.settings import INCIDENTAL, MAX_ROWS, Config, empty, optional
 from gradus.components.stage import Stage
 from gradus.data.curation.uses import split_need
 from gradus.data.errors import UsageError
@@ -128,7 +126,7 @@ class MeasuringConfig(Config):
     """Prompt of a problem, as the model is asked; in a recipe that of its rollouts."""
     micro_tokens: int = Field(default=16_384, ge=1, le=MAX_ROWS)
     """Tokens that go through the model at once; in a recipe that of the update, as are the number format and device."""
-    dtype: Literal["float32", "bfloat16"] = Field(default="float32", exclude_if=partial(eq, "float32"))
+    dtype: Literal["float32", "bfloat16"] = optional("float32")
     """Number format of the computation."""
     device: Literal["auto", "cpu", "cuda"] = Field(default="auto", json_schema_extra=INCIDENTAL)
     """Device on which the model computes."""

@@ -11,8 +11,7 @@ so that they are stored and part of the identity. A user's file that cannot be r
 
 import re
 from collections.abc import Iterator, Mapping
-from functools import cached_property, partial
-from operator import eq
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, Unpack
 
@@ -23,7 +22,7 @@ from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError
 from gradus.components.recorded import Until
 from gradus.components.registry import UnknownComponentError, components, find, is_users, users_file
-from gradus.components.settings import FILLED_IN, INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, unset
+from gradus.components.settings import FILLED_IN, INCIDENTAL, MAX_ROUNDS, MAX_TRIES, Config, empty, optional, unset
 from gradus.components.templates import Template
 
 HINT_TEXTS = "hint.texts"
@@ -295,7 +294,7 @@ class CorrectionConfig(Chosen, kind="correction"):
 class ScheduleConfig(Chosen, kind="schedule"):
     """A schedule with its settings: the number of a setting in each round."""
 
-    from_round: int = Field(default=1, ge=1, le=MAX_ROUNDS, exclude_if=partial(eq, 1))
+    from_round: int = optional(1, ge=1, le=MAX_ROUNDS)
     """The round that it counts as its first; the start of a phase for a schedule of a phase."""
 
     @classmethod

@@ -6,12 +6,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
+from operator import eq
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Self, Union, cast, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetJsonSchemaHandler, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, ValidationError, model_validator
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, InitErrorDetails
 
@@ -67,6 +68,11 @@ def empty(value: object) -> bool:
 def unset(value: object) -> bool:
     """Return whether an optional setting is unset; it is then not written, and not part of identities."""
     return value is None or value is False
+
+
+def optional(default: Any, **rules: Any) -> Any:
+    """Return a field that is not written, and not part of identities, where it has its default."""
+    return Field(default=default, exclude_if=partial(eq, default), **rules)
 
 
 class Exact(BaseModel):
