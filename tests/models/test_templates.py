@@ -179,9 +179,9 @@ def test_a_recipe_with_such_a_template_is_refused_with_what_to_write(wave: dict[
 def test_columns_of_a_name_are_read_only_for_a_template_that_has_it() -> None:
     usual = MeasureConfig.model_validate("privileged")
     assert usual.needs == ("completion_tokens", "temperature", "problem.question", "problem.solution")
-    assert not usual.reads_hints
+    assert not usual.reads("hint.texts")
     hinted = MeasureConfig.model_validate({"name": "privileged", "template": "{question} {hint} {{peer}}"})
     assert set(hinted.needs or ()) - set(usual.needs) == {"hint.texts"}
-    assert hinted.reads_hints
+    assert hinted.reads("hint.texts")
     said = MeasureConfig.model_validate({"name": "privileged", "template": "{question} {critique} {feedback}"})
     assert set(said.needs or ()) - set(usual.needs) == {"critique: about", "critique: completion", "marks.feedback"}
