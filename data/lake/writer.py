@@ -90,10 +90,14 @@ class ShardWriter:
         if self._entries[name].sha256 != sha256:
             raise CorruptArtifactError(f"{source} was changed while it was copied", hint="repeat the command")
 
-    def move_file(self, name: str, source: Path) -> None:
-        """Take a file of the same file system, such as one in `scratch`, without a copy."""
-        with self.writing(name) as temporary:
-            source.replace(temporary)
+    def move_files(self, folder: Path, below: str = "") -> None:
+        """Take the files of a folder of the same file system, such as one in `scratch`, without a copy.
+
+        `below` is put before their names.
+        """
+        for path in sorted(folder.iterdir()):
+            with self.writing(f"{below}{path.name}") as temporary:
+                path.replace(temporary)
 
     def take_over(self) -> None:
         """List the files, too, that other processes have finished since this writer opened."""

@@ -1,7 +1,7 @@
-"""A policy as the files that transformers loads, written one at a time."""
+"""A policy as the files that transformers loads."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -17,21 +17,17 @@ from gradus.models.training.parallel import gathered
 SavedDtype = Literal["float32", "bfloat16", "float16"]
 """Number formats that a policy can be saved in."""
 
-TakeFile = Callable[[str, Path], object]
-"""Takes a file by its name and moves it from the path where it lies."""
-
 
 def write_policy(
     policy: Policy,
-    scratch: Path | None,
-    take: TakeFile,
+    folder: Path | None,
     weights: Mapping[str, Tensor] | None = None,
     dtype: SavedDtype | None = None,
 ) -> None:
-    """Write the files of a policy to `scratch`, an empty folder, and let `take` move each; OSError if a disk refuses.
+    """Write the files of a policy to an empty folder; OSError if a disk refuses.
 
     `weights` by parameter name stand for the model's own, and are rounded to `dtype`; None keeps the model's. If ranks
-    hold parts of them all have to call this, those other than rank 0 with `scratch` None.
+    hold parts of them all have to call this, those other than rank 0 with `folder` None.
     """
     model = policy.model
     given = dict(model.named_parameters()) if weights is None else weights
@@ -42,20 +38,18 @@ def write_policy(
         whole = gathered(weight, 0)
         if whole is not None:  # what ranks hold is gathered on the CPU of rank 0, nowhere else
             rounded[id(parameter)] = whole.cpu() if isinstance(weight, DTensor) else whole
-    if scratch is None:
+    if folder is None:
         return
     # Tied weights have one name among the parameters and several in the state; they must stay one tensor.
     own: dict[str, Tensor] = model.state_dict(keep_vars=True)
     state = {name: rounded.get(id(value), value.detach()) for name, value in own.items()}
     try:
-        model.save_pretrained(scratch, state_dict=state, safe_serialization=True)
+        model.save_pretrained(folder, state_dict=state, safe_serialization=True)
     except SafetensorError as error:
         raise OSError(str(error)) from None
     if other:
-        _name_dtype(scratch / CONFIG, other)
-    policy.tokenizer.save_pretrained(scratch)
-    for path in sorted(scratch.iterdir()):
-        take(path.name, path)
+        _name_dtype(folder / CONFIG, other)
+    policy.tokenizer.save_pretrained(folder)
 
 
 def _name_dtype(path: Path, dtype: str) -> None:

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from gradus.data.errors import BadInputError, GradusError, StageError, error_class, in_words
 from gradus.data.lake.manifest import FileEntry
@@ -29,8 +28,7 @@ from gradus.models.devices import Device, DeviceError, give_back, is_out_of_memo
 from gradus.models.errors import PolicyError
 from gradus.models.policy import Dtype, Policy, Quantize, load_policy, load_prompt_side
 from gradus.models.policy_files import WHOLE
-from gradus.models.training.checkpoint import TakeFile
-from gradus.models.training.lora import adapter_files, add_lora, continue_lora, trained_parameters
+from gradus.models.training.lora import add_lora, continue_lora, trained_parameters
 from gradus.models.training.parallel import Ranks, shard
 from gradus.models.training.tensor_files import Collect, Write
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
@@ -137,18 +135,6 @@ def _with_layers(store: Store, ref: Ref, config: UpdateConfig, lora: LoraConfig,
             f"update.lora does not fit the policy: {error}",
             hint="set update.lora to what the policy has, or merge an adapter first: `gradus export --merge`",
         ) from None
-
-
-def write_adapter(policy: Policy, weights: Mapping[str, Tensor], scratch: Path, take: TakeFile, up: str = "") -> None:
-    """Write an adapter with its tokenizer to an empty folder, and let `take` move each file.
-
-    `up` leads from the folder of the files to that of the checkpoint.
-    """
-    for name, content in adapter_files(policy.model, weights, up).items():
-        (scratch / name).write_bytes(content)
-    policy.tokenizer.save_pretrained(scratch)
-    for path in sorted(scratch.iterdir()):
-        take(path.name, path)
 
 
 def begins_adapter(store: Store, policy: Ref, config: UpdateConfig) -> bool:

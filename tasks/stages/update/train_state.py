@@ -22,7 +22,7 @@ from gradus.data.seeds import derive_seed
 from gradus.models.devices import give_back, to_host
 from gradus.models.policy import Policy, saved_dtype
 from gradus.models.training.checkpoint import SavedDtype, write_policy
-from gradus.models.training.lora import has_lora
+from gradus.models.training.lora import adapter_files, has_lora
 from gradus.models.training.optimizers.making import OptimizerError
 from gradus.models.training.parallel import ALONE, Ranks
 from gradus.models.training.recomputation import layers_of
@@ -40,7 +40,6 @@ from gradus.tasks.artifacts.weights import (
     loaded_policy,
     oom_as_stage_error,
     place,
-    write_adapter,
     written,
 )
 from gradus.tasks.config.learning import UpdateConfig
@@ -78,15 +77,14 @@ def write_weights(policy: Policy, train_state: TrainState, dtype: SavedDtype, ou
     if train_state.average:
         parts[f"{EMA}/"] = train_state.average
     for below, weights in parts.items():
-
-        def take(name: str, path: Path, below: str = below) -> None:
-            assert out is not None
-            out.move_file(f"{below}{name}", path)
-
         if not lora:
-            write_policy(policy, scratch, take, weights, dtype)
+            write_policy(policy, scratch, weights, dtype)
         elif scratch is not None and weights is not None:  # an adapter is whole on every rank
-            write_adapter(policy, weights, scratch, take, up="../" if below else "")
+            for name, content in adapter_files(policy.model, weights, up="../" if below else "").items():
+                (scratch / name).write_bytes(content)
+            policy.tokenizer.save_pretrained(scratch)
+        if scratch is not None and out is not None:
+            out.move_files(scratch, below)
 
 
 def write_train_state(

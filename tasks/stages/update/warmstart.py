@@ -41,7 +41,8 @@ def run(ctx: StageContext, config: WarmstartConfig) -> StageResult:
     scratch = ctx.out.scratch / "policy"
     scratch.mkdir(exist_ok=True)
     with disk_errors(ctx.out.folder):
-        write_policy(policy, scratch, ctx.out.move_file)
+        write_policy(policy, scratch)
+        ctx.out.move_files(scratch)
     steps = [{"sft/loss": loss} for loss in losses]
     summary = {"updates": config.steps, "problems": len(examples), "first_loss": losses[0], "last_loss": losses[-1]}
     return StageResult(metrics={"sft/loss": losses[-1]}, summary=summary, steps=steps)

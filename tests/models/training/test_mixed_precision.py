@@ -120,10 +120,8 @@ def test_a_restored_train_state_continues_from_the_masters_bit_for_bit() -> None
 
 
 def written(policy: Policy, folder: Path, state: TrainState | None, dtype: SavedDtype | None) -> Path:
-    scratch = folder / "scratch"
-    scratch.mkdir(parents=True)
-    weights = None if state is None else state.masters
-    write_policy(policy, scratch, lambda name, path: path.replace(folder / name), weights, dtype)
+    folder.mkdir(parents=True)
+    write_policy(policy, folder, None if state is None else state.masters, dtype)
     return folder
 
 

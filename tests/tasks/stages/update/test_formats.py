@@ -38,8 +38,8 @@ def chained(house: House, warm: Callable[[], Warm], **config: Any) -> list[Path]
 def narrowed(house: House, folder: Path) -> Ref:
     """The house's policy, saved in bfloat16."""
     policy = load_policy(house.store.path(house.policy), "bfloat16")
-    (folder / "scratch").mkdir(parents=True)
-    write_policy(policy, folder / "scratch", lambda name, path: path.replace(folder / name))
+    folder.mkdir(parents=True, exist_ok=True)
+    write_policy(policy, folder)
     return house.store.adopt(folder)
 
 
