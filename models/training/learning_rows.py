@@ -23,9 +23,8 @@ def learning_rows(
     temperature: Tensor,
     trained: Tensor | None = None,
     compared: Tensor | None = None,
-    credit: Tensor | None = None,
-    marks: Mapping[str, Marks] | None = None,
     measured: Mapping[str, Tensor] | None = None,
+    marks: Mapping[str, Marks] | None = None,
     **columns: Any,
 ) -> Rows:
     """Return rows with what passes and losses read: prompts, completions, the sampler's log-probs, other columns.
@@ -40,20 +39,13 @@ def learning_rows(
         trained: (T,) bool: tokens that carry loss; None: all. Tool output, inserted text and given prefixes carry none.
         compared: (T,) bool: tokens that the policy sampled after the prompt that they are trained for, whose log-probs
             sampler and trainer must agree on; None: all.
-        credit: (T,) float64: what a shape gave each token; None: there is none.
-        marks: Marked parts of the completions by name, `marks.NAME`.
         measured: Further columns of tokens by name, (T,) each.
+        marks: Marked parts of the completions by name, `marks.NAME`.
         columns: Columns of rows, (N,) each.
     """
     if len(logprobs) != len(completions.values):
         raise ValueError(f"{len(completions.values)} completion tokens have {len(logprobs)} log-probs")
-    of_tokens = {
-        "tokens": completions.values,
-        "sampler.logp": logprobs,
-        "trained": trained,
-        "compared": compared,
-        "credit": credit,
-    }
+    every = torch.ones(len(logprobs), dtype=torch.bool)
     return Rows(
         {
             "prompt": prompts,
@@ -63,7 +55,13 @@ def learning_rows(
             "length": completions.lengths,
             **columns,
         },
-        {**{name: values for name, values in of_tokens.items() if values is not None}, **(measured or {})},
+        {
+            "tokens": completions.values,
+            "sampler.logp": logprobs,
+            "trained": every if trained is None else trained,
+            "compared": every if compared is None else compared,
+            **(measured or {}),
+        },
         completions.lengths,
         marks=marks,
     )
@@ -75,7 +73,7 @@ def mismatch(rows: Rows, trainer: Tensor) -> dict[str, float]:
     kl estimates KL(sampler || trainer) by k3. Tokens whose log-probs are not both finite count in masked_frac alone; if
     no others are left, it is the only metric. Empty if no token is compared.
     """
-    compared = compared_tokens(rows)
+    compared = rows["compared"]
     sampler, found = rows["sampler.logp"][compared], trainer[compared]
     if not len(found):
         return {}
@@ -95,13 +93,8 @@ def mismatch(rows: Rows, trainer: Tensor) -> dict[str, float]:
     }
 
 
-def compared_tokens(rows: Rows) -> Tensor:
-    """Return the tokens that the policy sampled after the prompt that they are trained for, (T,) bool."""
-    return rows["compared"] if "compared" in rows else torch.ones(len(rows.row), dtype=torch.bool)
-
-
 def row_differences(rows: Rows, trainer: Tensor) -> Tensor:
     """(N,) float64: mean |trainer - sampler| over a row's tokens whose log-probs are both finite; NaN without any."""
     difference = (trainer - rows["sampler.logp"]).abs().double()
-    counted = rows.adding(mask=compared_tokens(rows) & torch.isfinite(difference))
+    counted = rows.adding(mask=rows["compared"] & torch.isfinite(difference))
     return torch.where(counted.row_tokens > 0, counted.row_mean(difference), torch.nan)

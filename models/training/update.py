@@ -117,7 +117,7 @@ def counted_rows(rows: Rows, objective: Objective) -> Rows:
     known = [rows[name] for name in ("old.logp", "reference.logp") if name in rows]
     if known:
         found &= all_finite(*known)
-    return rows.adding(mask=found & rows["trained"] if "trained" in rows else found)
+    return rows.adding(mask=found & rows["trained"])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from transformers import PreTrainedModel
 from gradus.models.objectives.losses import k3_divergence
 from gradus.models.objectives.objective import Objective, advantage_column
 from gradus.models.objectives.rows import Rows
-from gradus.models.training.learning_rows import compared_tokens
 from gradus.models.training.packed.forward import Form
 from gradus.models.training.packed.logprobs import Asked, token_logprobs
 from gradus.models.training.packed.packing import Pack
@@ -55,7 +54,7 @@ def loss_of(objective: Objective, rows: Rows, seen: Rows) -> tuple[Tensor, Tenso
         of_all["kl_ref"] = k3_divergence(logp, seen["reference.logp"])
     # k3 estimates a KL on tokens that the policy sampled; on given ones it says how much they were learnt.
     kl_old = {"kl_old": k3_divergence(seen["old.logp"], logp)}
-    said += [(of_all, seen.mask), (found, seen.mask & recorded), (kl_old, seen.mask & compared_tokens(seen))]
+    said += [(of_all, seen.mask), (found, seen.mask & recorded), (kl_old, seen.mask & seen["compared"])]
     return total, logp, weights, said
 
 

@@ -23,8 +23,7 @@ from gradus.models.training.tensor_files import CheckpointError
 from gradus.models.training.train_state_files import CRITIC, restore_critic
 from gradus.tasks.artifacts.weights import divided_policy, loaded_policy, refers_to_base
 from gradus.tasks.config.learning import UpdateConfig
-from gradus.tasks.stages.update.origins import having
-from gradus.tasks.stages.update.rows import refuse_unknown_tokens
+from gradus.tasks.stages.update.rows import having, refuse_unknown_tokens
 
 if TYPE_CHECKING:
     from gradus.tasks.stages.update.train_state import Start

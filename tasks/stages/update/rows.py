@@ -1,10 +1,12 @@
 """The rows of an update: those of the batch that are taken, each refused with a sentence that names it if it cannot be.
 
-The batch (gradus.data.curation.batch) is an input, or made in passing of rollouts and scores.
+The batch (gradus.data.curation.batch) is an input, or made in passing of rollouts and scores. Log-probs of rows of
+another origin than the policy (worked solutions, traces of a stronger model) are not compared with the policy's.
+N rows, T completion tokens.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,20 @@ import pyarrow as pa
 import torch
 
 from gradus.components.rows import Marks
-from gradus.data.arrays import Bools, Ints, codes, floats, ints, looked_up, nulls, one_array, pc, positions, ragged
+from gradus.data.arrays import (
+    Bools,
+    Ints,
+    bools,
+    codes,
+    floats,
+    ints,
+    looked_up,
+    nulls,
+    one_array,
+    pc,
+    positions,
+    ragged,
+)
 from gradus.data.curation.batch import CONTINUED, CREDIT, REASON, REPLACED, TAKEN, UNJOINED, UNJUDGED, WEIGHT
 from gradus.data.curation.by_use import of_use, seen_by
 from gradus.data.curation.uses import LEARN
@@ -28,18 +43,12 @@ from gradus.tasks.config.learning import SCORE_COLUMNS, UpdateConfig
 from gradus.tasks.stages.context import StageContext
 from gradus.tasks.stages.round_rows import beside
 from gradus.tasks.stages.shape import batch_of, refuse_unpaired
-from gradus.tasks.stages.update.origins import (
-    compared_tokens,
-    is_own,
-    members,
-    needs_sampler,
-    refuse_spans,
-    trained_tokens,
-)
 
 _NEEDED = ("prompt_tokens", "completion_tokens")
 _SAMPLED = ("logprobs", "temperature")
 """Needed of rows that the policy wrote, or whose loss needs a sampler."""
+_SOURCE = "sampled"
+"""The source of a span that the policy wrote, and of one that names none."""
 _COLUMNS = (
     *("rollout_id", "problem_id", "group_id", "hint_level", "completion", "finish_reason", "policy", "top_p", "top_k"),
     *("origin", "spans", "trained_prompt_tokens", "use", "role", *_NEEDED, *_SAMPLED),
@@ -48,7 +57,14 @@ _COLUMNS = (
 
 def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
     """Return the columns of its rows that the steps of an update read."""
-    trained, compared = trained_tokens(table), compared_tokens(table)
+    if CREDIT in config.needs and CREDIT not in table.column_names:
+        raise BadInputError(
+            "the objective reads the column credit, and no shape of the update has made it",
+            hint="add a shape that returns credit to update.shapes, such as value_gains",
+        )
+    trained, sampled = _of_spans(table)
+    # Those that were sampled after the prompt that they are trained for.
+    compared = sampled & np.repeat(is_own(table) & nulls(table.column("trained_prompt_tokens")), _lengths(table))
     temperature = np.nan_to_num(floats(table.column("temperature")).astype(np.float32), nan=1.0)
     measured = _token_columns(table, config)
     return learning_rows(
@@ -56,11 +72,10 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
         tokens_of(table, "completion_tokens"),
         logprobs=_of_tokens(table, "logprobs", torch.nan).float(),
         temperature=torch.from_numpy(temperature),  # 1 in rows that were not sampled
-        trained=None if trained is None else torch.from_numpy(trained),
-        compared=None if compared is None else torch.from_numpy(compared),
-        credit=_credit(table, config),
+        trained=torch.from_numpy(trained),
+        compared=torch.from_numpy(compared),
+        measured={name: _of_tokens(table, name, 0.0 if name == CREDIT else torch.nan) for name in measured},
         marks={need: _marks(table, need) for need in config.shaping.carried if need.startswith(OF_MARKS)},
-        measured={name: _of_tokens(table, name, torch.nan) for name in measured},
         reward=torch.from_numpy(floats(table.column("reward")).copy()),
         group=torch.from_numpy(codes(table.column("group_id"))[0].copy()),
         correct=torch.from_numpy(floats(table.column("correct").cast(pa.int8())).copy()),
@@ -75,8 +90,8 @@ def learning_rows_of(table: pa.Table, config: UpdateConfig) -> Rows:
 
 
 def _token_columns(table: pa.Table, config: UpdateConfig) -> list[str]:
-    """Return the columns of measures that have a list for each row: of its tokens."""
-    there = (name for name in config.shaping.carried if name in table.column_names)
+    """Return the columns that have a list for each row, of its tokens: credit, and those of measures."""
+    there = (name for name in (CREDIT, *config.shaping.carried) if name in table.column_names)
     return [name for name in there if pa.types.is_list(table.column(name).type)]
 
 
@@ -102,16 +117,21 @@ def _ragged(column: pa.ChunkedArray) -> Ragged:
     return Ragged(torch.from_numpy(ints(values, null=-1).copy()), torch.from_numpy(offsets.copy()))
 
 
-def _credit(table: pa.Table, config: UpdateConfig) -> torch.Tensor | None:
-    """Credit of each token, 0 in a row to which no shape gave any; None if no row has any."""
-    if CREDIT in table.column_names:
-        return _of_tokens(table, CREDIT, 0.0)
-    if CREDIT in config.needs:
-        raise BadInputError(
-            "the objective reads the column credit, and no shape of the update has made it",
-            hint="add a shape that returns credit to update.shapes, such as value_gains",
-        )
-    return None
+def _lengths(table: pa.Table) -> Ints:
+    """The tokens of each completion, (N,)."""
+    return tokens_of(table, "completion_tokens").lengths.numpy()
+
+
+def _of_spans(table: pa.Table) -> tuple[Bools, Bools]:
+    """Return which tokens carry loss, and which were sampled, (T,) each: all in rows without spans."""
+    offsets, spans = ragged(table.column("spans"))
+    given = np.repeat(np.diff(offsets) > 0, _lengths(table))
+    sizes = ints(spans.field("end")) - ints(spans.field("start"))
+    trained, sampled = np.ones(len(given), dtype=np.bool_), np.ones(len(given), dtype=np.bool_)
+    # Spans cover the tokens of a row (see `refuse_spans`).
+    trained[given] = np.repeat(bools(spans.field("trained"), null=True), sizes)
+    sampled[given] = np.repeat(bools(pc.equal(pc.coalesce(spans.field("source"), _SOURCE), _SOURCE)), sizes)
+    return trained, sampled
 
 
 def _marks(table: pa.Table, need: str) -> Marks:
@@ -130,6 +150,45 @@ def _of_tokens(table: pa.Table, column: str, missing: float) -> torch.Tensor:
     rows = torch.from_numpy(np.flatnonzero(there))
     found[completions.places(rows)] = torch.from_numpy(floats(values).copy())
     return found
+
+
+def is_own(table: pa.Table) -> Bools:
+    """Return which rows the policy itself wrote, (N,)."""
+    return bools(pc.equal(pc.coalesce(table.column("origin"), OWN), OWN))
+
+
+def members(table: pa.Table, config: UpdateConfig) -> Bools:
+    """Return the terms of the objective that each row belongs to, (N, terms); BadInputError for an unknown column."""
+    table = table.set_column(table.column_names.index("origin"), "origin", pc.coalesce(table.column("origin"), OWN))
+    found = np.ones((table.num_rows, len(config.objective)), dtype=np.bool_)
+    for index, term in enumerate(config.objective):
+        found[:, index] = having(table, term.rows, "update.terms")
+        for name, values in term.without.items():
+            found[:, index] &= ~having(table, {name: values}, "update.terms")
+    return found
+
+
+def having(table: pa.Table, rows: Mapping[str, object], setting: str) -> Bools:
+    """Return which rows have these values, of several one, (N,); BadInputError for an unknown column."""
+    found = np.ones(table.num_rows, dtype=np.bool_)
+    for name, values in rows.items():
+        if name not in table.column_names:
+            known = ", ".join(sorted(table.column_names))
+            raise BadInputError(f"{setting}: rows have no column {name}", hint=f"take one of {known}")
+        column = table.column(name)
+        try:
+            wanted = pa.array(values if isinstance(values, tuple) else [values]).cast(column.type)
+            found &= bools(pc.is_in(column, value_set=wanted))
+        except pa.ArrowException:
+            what = f"{setting}: {values!r} is no value of the column {name}, which is {column.type}"
+            raise BadInputError(what, hint="correct it") from None
+    return found
+
+
+def needs_sampler(table: pa.Table, config: UpdateConfig) -> Bools:
+    """Return which rows need the log-probs of a sampler, (N,)."""
+    of_term = np.array([each.loss.component.needs_sampler for each in config.objective])
+    return np.logical_or.reduce(members(table, config) & of_term, axis=1)
 
 
 def judged_rows(ctx: StageContext, config: UpdateConfig) -> tuple[pa.Table, dict[str, int]]:
@@ -206,7 +265,7 @@ def refuse_unknown_tokens(table: pa.Table, vocab_size: int) -> None:
         outside = np.zeros(table.num_rows, dtype=np.bool_)
         outside[tokens.row[(tokens.values < 0) | (tokens.values >= vocab_size)].numpy()] = True
         what = f"has {column} that the policy does not know"
-        _refuse(outside, table.column("rollout_id").to_pylist(), what, "its tokens are another tokenizer's")
+        _refuse(table, outside, what, "its tokens are another tokenizer's")
 
 
 def refuse_truncated(table: pa.Table, config: UpdateConfig) -> None:
@@ -217,7 +276,7 @@ def refuse_truncated(table: pa.Table, config: UpdateConfig) -> None:
     cut = truncated(table) & needs_sampler(table, config)
     what = "was sampled with top_p or top_k, where no correction holds"
     hint = "update with correction = none, or roll out with top_p = 1 and top_k = 0"
-    _refuse(cut, table.column("rollout_id").to_pylist(), what, hint)
+    _refuse(table, cut, what, hint)
 
 
 def truncated(table: pa.Table) -> Bools:
@@ -227,34 +286,32 @@ def truncated(table: pa.Table) -> Bools:
 
 def _refuse_unusable(table: pa.Table, config: UpdateConfig) -> None:
     """Raise BadInputError naming the first row that lacks something, or whose reward or tokens make no sense."""
-    rows, made = table.column("rollout_id").to_pylist(), "update from rollouts that `gradus rollout` made"
     for name in _NEEDED:
-        _refuse(nulls(table.column(name)), rows, f"has no {name}", made)
+        made = "update from rollouts that `gradus rollout` made"
+        _refuse(table, nulls(table.column(name)), f"has no {name}", made)
     wanting = is_own(table) | needs_sampler(table, config)
     for name in _SAMPLED:
-        _refuse(nulls(table.column(name)) & wanting, rows, f"has no {name}", _without_sampler(config))
-    refuse_spans(table, rows)
+        _refuse(table, nulls(table.column(name)) & wanting, f"has no {name}", _without_sampler(config))
+    refuse_spans(table)
     reward = floats(table.column("reward"))
-    _refuse(~np.isfinite(reward), rows, "has a reward that is not finite", "correct the reward and score again")
+    _refuse(table, ~np.isfinite(reward), "has a reward that is not finite", "correct the reward and score again")
     empty = (prompts_of(table).lengths == 0).numpy()
-    _refuse(empty, rows, "has an empty prompt", "leave it out")
+    _refuse(table, empty, "has an empty prompt", "leave it out")
     recorded = "update from rollouts whose engine records them"
-    _refuse(_uneven(table, "logprobs"), rows, "has not one log-prob for each of its tokens", recorded)
-    if CREDIT in table.column_names:
-        made = "correct the shape that gives it"
-        _refuse(_uneven(table, CREDIT), rows, "has not one number of credit for each of its tokens", made)
+    _refuse(table, _uneven(table, "logprobs"), "has not one log-prob for each of its tokens", recorded)
     for name in _token_columns(table, config):
-        made = "let a shape make one number a token of it (credit)"
-        _refuse(_uneven(table, name), rows, f"has not one number of {name} for each of its tokens", made)
+        cure = "let a shape make one number a token of it (credit)"
+        cure = "correct the shape that gives it" if name == CREDIT else cure
+        _refuse(table, _uneven(table, name), f"has not one number of {name} for each of its tokens", cure)
     if MARKS in table.column_names:
-        made = "correct the shape or reward that marks it"
-        _refuse(_beyond(table), rows, "has a mark that is not within its tokens", made)
+        cure = "correct the shape or reward that marks it"
+        _refuse(table, _beyond(table), "has a mark that is not within its tokens", cure)
 
 
 def _uneven(table: pa.Table, column: str) -> Bools:
     """Return which rows have a list of another length than their completion, (N,)."""
     lengths = ints(pc.list_value_length(one_array(table.column(column))), null=-1)
-    return ~nulls(table.column(column)) & (lengths != tokens_of(table, "completion_tokens").lengths.numpy())
+    return ~nulls(table.column(column)) & (lengths != _lengths(table))
 
 
 def _beyond(table: pa.Table) -> Bools:
@@ -262,7 +319,7 @@ def _beyond(table: pa.Table) -> Bools:
     offsets, marks = ragged(table.column(MARKS))
     row = np.repeat(np.arange(table.num_rows), np.diff(offsets))
     start, end = (ints(marks.field(name), null=-1) for name in ("start", "end"))
-    size = tokens_of(table, "completion_tokens").lengths.numpy()[row]
+    size = _lengths(table)[row]
     return np.bincount(row, (start < 0) | (end < start) | (end > size), table.num_rows) > 0
 
 
@@ -285,8 +342,28 @@ def _without_sampler(config: UpdateConfig) -> str:
     return f"take rollouts that `gradus rollout` made, or {known} (update.origin_losses)"
 
 
-def _refuse(bad: Bools, rows: Sequence[str], what: str, hint: str) -> None:
+def refuse_spans(table: pa.Table) -> None:
+    """Raise BadInputError naming the first row whose spans do not cover its tokens one after the other."""
+    offsets, spans = ragged(table.column("spans"))
+    counts, lengths = np.diff(offsets), _lengths(table)
+    given = np.flatnonzero(counts)
+    start, end = ints(spans.field("start"), null=-1), ints(spans.field("end"), null=-1)
+    bad = np.zeros(len(counts), dtype=np.bool_)
+    row = np.repeat(np.arange(len(counts)), counts)
+    bad[row[end < start]] = True
+    inner = np.flatnonzero(row[1:] == row[:-1])
+    bad[row[inner[end[inner] != start[inner + 1]]]] = True
+    bad[given] |= (start[offsets[given]] != 0) | (end[offsets[given + 1] - 1] != lengths[given])
+    bad |= ~nulls(table.column("spans")) & (counts == 0) & (lengths > 0)
+    if bad.any():
+        raise BadInputError(
+            f"rollout {table['rollout_id'][int(np.argmax(bad))]} has spans that do not cover its completion_tokens",
+            hint="write start and end of each span so that the first begins at 0 and each begins where another ended",
+        )
+
+
+def _refuse(table: pa.Table, bad: Bools, what: str, hint: str) -> None:
     odd = np.flatnonzero(bad)
     if len(odd):
         more = f" (and {len(odd) - 1} more)" if len(odd) > 1 else ""
-        raise BadInputError(f"rollout {rows[int(odd[0])]} {what}{more}", hint=hint)
+        raise BadInputError(f"rollout {table['rollout_id'][int(odd[0])]} {what}{more}", hint=hint)

@@ -28,8 +28,7 @@ from gradus.tasks.host.processes import Warm
 from gradus.tasks.runtime.calls import Job, execute
 from gradus.tasks.stages.rollout.groups import Planned
 from gradus.tasks.stages.rollout.parents import Parents
-from gradus.tasks.stages.update.origins import refuse_spans
-from gradus.tasks.stages.update.rows import learning_rows_of
+from gradus.tasks.stages.update.rows import learning_rows_of, refuse_spans
 
 Row = dict[str, Any]
 _ASKED = {"problem_id": ["a", "b"], "question": ["12 + 7 + 5 =", "30 + 4 ="], "answer": ["24", "34"]}
@@ -280,4 +279,4 @@ def test_spans_cover_the_tokens_of_any_cut_and_text(cut: int, text: str, inherit
             "spans": pa.array([spans], ROLLOUTS.type_of("spans")),
         }
     )
-    refuse_spans(table, ["x"])
+    refuse_spans(table)
