@@ -289,24 +289,18 @@ def update_table(work: Work) -> bytes:
         columns[name] = pa.array(found, mask=untaken)
     if work.trainer is not None:
         chosen, logp = work.trainer
-        there = np.zeros(rows.num_rows, dtype=np.bool_)
-        there[chosen.numpy()] = True
         differences = np.full(rows.num_rows, np.nan)
         differences[chosen.numpy()] = row_differences(rows.select(chosen), logp).numpy()
         columns["mismatch"] = pa.array(differences, mask=np.isnan(differences))
-        if work.config.keep_logprobs:
-            columns["logprobs"] = _lists(rows, chosen, logp, there)
+        if work.config.keep_logprobs:  # null for a row that no step took
+            values = np.full(len(rows.row), np.nan, dtype=np.float32)
+            values[rows.places(chosen).numpy()] = logp.numpy()
+            there = np.isin(np.arange(rows.num_rows), chosen.numpy()) & (rows.lengths > 0).numpy()
+            ends = pa.array(rows["completion"].offsets.numpy(), pa.int32())
+            columns["logprobs"] = pc.if_else(pa.array(there), pa.ListArray.from_arrays(ends, pa.array(values)), None)
     file = io.BytesIO()
     pq.write_table(cast_to_schema(pa.table(columns), UPDATES), file, compression="zstd", write_page_checksum=True)
     return file.getvalue()
-
-
-def _lists(rows: Rows, chosen: Tensor, logp: Tensor, there: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> pa.Array:
-    """The log-probs of each row; null for a row that no step took."""
-    values = np.full(len(rows.row), np.nan, dtype=np.float32)
-    values[rows.places(chosen).numpy()] = logp.numpy()
-    lists = pa.ListArray.from_arrays(pa.array(rows["completion"].offsets.numpy(), pa.int32()), pa.array(values))
-    return pc.if_else(pa.array(there & (rows.lengths > 0).numpy()), lists, None)
 
 
 @contextmanager
