@@ -19,10 +19,10 @@ from gradus.tasks.stages.rollout.engines import RunningVllm
 def execute(job: dict[str, Any], warm: Warm, beat: Callable[..., None]) -> dict[str, Any]:
     """Do what the job says; an engine's error is part of the answer."""
     beat(0.0)
-    running = warm.of(RunningVllm)
-    if running.engine is None:
-        running.engine = VllmEngine(VllmConfig(enforce_eager=True, max_num_seqs=32))
-    engine = running.engine
+    running, settings = warm.of(RunningVllm), VllmConfig(enforce_eager=True, max_num_seqs=32)
+    if not running:
+        running[settings, "auto"] = VllmEngine(settings)
+    (engine,) = running.values()
     try:
         return {"pid": os.getpid(), **_done(engine, job)}
     except EngineError as error:

@@ -3,7 +3,6 @@
 Warm: a loaded transformers policy, by digest and number format; a running vLLM, which takes new weights in place.
 """
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gradus.data.errors import BadInputError, StageError
@@ -25,12 +24,8 @@ if TYPE_CHECKING:
     from gradus.models.engines.vllm import VllmEngine
 
 
-@dataclass
-class RunningVllm:
-    """The vLLM that a worker keeps running between two jobs, and the settings that it was started with."""
-
-    engine: "VllmEngine | None" = None
-    settings: "tuple[VllmConfig, Dtype] | None" = None
+class RunningVllm(dict["tuple[VllmConfig, Dtype]", "VllmEngine"]):
+    """The one vLLM that a worker keeps running between two jobs, by the settings that it was started with."""
 
 
 def open_engine(store: Store, warm: Warm, ref: Ref, config: RolloutConfig) -> tuple[Engine, PromptSide | None]:
@@ -92,19 +87,18 @@ def warm_policy(store: Store, warm: Warm, ref: Ref, config: RolloutConfig) -> Po
 def _vllm(warm: Warm, config: RolloutConfig) -> "VllmEngine":
     from gradus.models.engines.vllm import VllmEngine  # noqa: PLC0415 - an extra, and seconds to import
 
-    settings = (config.vllm, config.dtype)
-    running = warm.of(RunningVllm)
-    if running.engine is not None and running.settings == settings:
-        return running.engine
-    if running.engine is not None:
-        running.engine.close()
-    running.engine, running.settings = VllmEngine(*settings), settings
-    return running.engine
+    running, settings = warm.of(RunningVllm), (config.vllm, config.dtype)
+    if settings not in running:
+        for other in running.values():
+            other.close()
+        running.clear()
+        running[settings] = VllmEngine(*settings)
+    return running[settings]
 
 
 def release_accelerator(warm: Warm, config: RolloutConfig) -> None:
     """Free the accelerator for the update after the last rollout; vLLM's share only with `vllm.sleep`."""
     give_back()
-    engine = warm.of(RunningVllm).engine
-    if engine is not None and config.vllm.sleep:
-        engine.sleep()
+    if config.vllm.sleep:
+        for engine in warm.of(RunningVllm).values():
+            engine.sleep()

@@ -67,7 +67,7 @@ class Planned:
     ) -> None:
         """`reseeds` mixes the seed into those of the plan's rows, which otherwise stay as they are."""
         self._plan = _filled(plan)
-        self._parents = parents or Parents(ROLLOUTS.arrow.empty_table(), plan, side)
+        self.parents = parents or Parents(ROLLOUTS.arrow.empty_table(), plan, side)
         self._problems = problems
         self._places = positions(plan.column("problem_id"), problems.column("problem_id"))
         self._side = side
@@ -126,18 +126,13 @@ class Planned:
                 found.append(Asked(whole, sample, request, begun))
         return found
 
-    def taken_up(self, asked: Sequence[Asked]) -> pa.Table:
-        """The rows of requests that take stored rollouts up again."""
-        rows = [(each.row, each.request.rollout_id) for each in asked if each.row["recall"] is not None]
-        return self._parents.taken_up(rows, self._round)
-
     def _sampling(self, row: Row) -> dict[str, Any]:
         rollout = {"top_p": self._config.top_p, "top_k": self._config.top_k}
         own = {name: row[name] for name in rollout if row[name] is not None}
         return {"temperature": row["temperature"], **rollout, **own}
 
     def _start(self, row: Row) -> Start | None:
-        return None if row["parent"] is None else self._parents.start(row, self._sampling(row))
+        return None if row["parent"] is None else self.parents.start(row, self._sampling(row))
 
     def questions(self, problem_ids: Sequence[str]) -> list[str]:
         """The problems' questions as they are shown to people."""

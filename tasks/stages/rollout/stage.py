@@ -201,9 +201,12 @@ class _Work:
                 files.keep(self.rows(asked, waiting))
         table = self.rows(asked, finished)
         if len(shard.missing) < len(asked):
-            given = [(each.row, each.request.rollout_id) for each in asked if each.row["given"] is not None]
+            given, recalled = (
+                [(each.row, each.request.rollout_id) for each in asked if each.row[name] is not None]
+                for name in ("given", "recall")
+            )
             texts = self.given.rollouts(given, self.ctx.round)
-            parts = [shard.kept, self.planned.taken_up(asked), texts, table]
+            parts = [shard.kept, self.planned.parents.taken_up(recalled, self.ctx.round), texts, table]
             both = in_order(pa.concat_tables([part for part in parts if part.num_rows], promote_options="default"))
             ids = pa.array([each.request.rollout_id for each in asked])
             table = both.take(positions(ids, both.column("rollout_id")))

@@ -224,7 +224,8 @@ def test_a_server_of_text_alone_continues_nothing_and_takes_up_what_is_there() -
     assert error.value.hint == "sample with an engine that returns tokens (server.tokens = true)"
     table = planned(row("a", "g", recall=NAMES[3]), side=None)
     (asked,) = table.asked(0, 1, "0" * 32)
-    assert table.taken_up([asked]).column("completion").to_pylist() == ["text alone"]
+    found = table.parents.taken_up([(asked.row, asked.request.rollout_id)], 0)
+    assert found.column("completion").to_pylist() == ["text alone"]
 
 
 @pytest.mark.parametrize(("inserted", "max_tokens", "most"), [("", 56, 56), ("", 57, 56), ("1" * 55, 20, 1)])
