@@ -3,7 +3,7 @@
     ranks = Ranks(rank=0, num_ranks=2)      # within torch.distributed's process group
     ranks.summed(values)                    # the sum over all ranks, on every rank
 
-One process alone exchanges nothing, so that the same code serves both. Nothing is pickled: tensors and bytes alone.
+One process alone exchanges nothing, so that the same code serves both. Nothing is pickled: tensors and JSON alone.
 
 Each rank holds its part of the parameters and gathers a layer while it computes: PyTorch FSDP (arXiv 2304.11277),
 parameter by parameter (`fully_shard`). Two things are set that are not its defaults: gradients are summed over ranks,
@@ -12,9 +12,11 @@ forward pass, too: after one without gradient nothing else would make it do so, 
 embeddings from before the optimiser's step.
 """
 
+import json
 from collections.abc import Collection, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, distributed
@@ -66,18 +68,17 @@ class Ranks:
         distributed.all_reduce(found)
         return found
 
-    def gathered(self, content: bytes) -> list[bytes]:
-        """Return the bytes of every rank, in the order of ranks; they may differ in length."""
+    def gathered(self, value: Any) -> list[Any]:
+        """Return what every rank has, in the order of ranks: values of JSON, which may differ in length."""
         if self.num_ranks == 1:
-            return [content]
-        own = torch.tensor([len(content)])
-        sizes = [torch.empty_like(own) for _ in range(self.num_ranks)]
-        distributed.all_gather(sizes, own)
-        longest = max(int(size) for size in sizes)
-        padded = torch.frombuffer(bytearray(content.ljust(longest, b"\0") or b"\0"), dtype=torch.uint8)
-        parts = [torch.empty_like(padded) for _ in sizes]
+            return [value]
+        content = json.dumps(value).encode()
+        longest = torch.tensor([len(content)])
+        distributed.all_reduce(longest, distributed.ReduceOp.MAX)
+        padded = torch.frombuffer(bytearray(content.ljust(int(longest))), dtype=torch.uint8)
+        parts = [torch.empty_like(padded) for _ in range(self.num_ranks)]
         distributed.all_gather(parts, padded)
-        return [part[: int(size)].numpy().tobytes() for part, size in zip(parts, sizes, strict=True)]
+        return [json.loads(part.numpy().tobytes()) for part in parts]  # JSON may end in spaces
 
 
 ALONE = Ranks()

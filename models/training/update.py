@@ -14,7 +14,6 @@ no part of it twice.
 Shapes: N rows of the step, M completion tokens of them end to end.
 """
 
-import json
 import operator
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -187,8 +186,8 @@ class Step:
         logp, weight = ranks.summed(found)
         averages = Averages()
         averages.add(metrics_of_step, self.rows.mask)
-        for content in ranks.gathered(own.to_bytes()):
-            averages.add_bytes(content)
+        for sums, counts in ranks.gathered([own.sums, own.counts]):
+            averages.add_sums(sums, counts)
         loss = float(ranks.summed(torch.tensor(total, dtype=torch.float64)))
         return prepared, loss, averages, logp, weight
 
@@ -298,8 +297,8 @@ class Averages:
     {'ratio': 2.0}
     """
 
-    _sums: dict[str, float] = field(default_factory=dict[str, float])
-    _counts: dict[str, int] = field(default_factory=dict[str, int])
+    sums: dict[str, float] = field(default_factory=dict[str, float])
+    counts: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, metrics: Mapping[str, Tensor], mask: Tensor) -> None:
         """Add metrics of M tokens, each (M,); those outside the mask (M,) do not count."""
@@ -310,22 +309,17 @@ class Averages:
             else:
                 self._add(name, float(counted.sum()), counted.numel())
 
-    def to_bytes(self) -> bytes:
-        """Return the sums as bytes, for another rank's `add_bytes`."""
-        return json.dumps([self._sums, self._counts]).encode()
-
-    def add_bytes(self, content: bytes) -> None:
+    def add_sums(self, sums: Mapping[str, float], counts: Mapping[str, int]) -> None:
         """Add the sums of another rank."""
-        sums, counts = json.loads(content)
         for name, value in sums.items():
             self._add(name, value, counts[name])
 
     def result(self) -> dict[str, float]:
         """Return the metrics; 0 for one of which no token counted."""
-        return {name: value / max(1, self._counts[name]) for name, value in self._sums.items()}
+        return {name: value / max(1, self.counts[name]) for name, value in self.sums.items()}
 
     def _add(self, name: str, value: float, num_counted: int = 0) -> None:
-        known = self._sums.get(name)
+        known = self.sums.get(name)
         combined = max if name.endswith("_max") else operator.add
-        self._sums[name] = value if known is None else combined(known, value)
-        self._counts[name] = self._counts.get(name, 0) + num_counted
+        self.sums[name] = value if known is None else combined(known, value)
+        self.counts[name] = self.counts.get(name, 0) + num_counted

@@ -9,7 +9,6 @@ those that one process writes. A rank has one file in memory: it gathers the nex
 meanwhile others gather theirs.
 """
 
-import json
 from collections.abc import Generator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
@@ -184,7 +183,7 @@ def _agreed(writing: list[Future[FileEntry]], ranks: Ranks) -> list[FileEntry]:
     words = None if error is None else in_words(error)
     said = None if words is None else (type(words).__name__, words.message, words.hint)
     files = [] if error else [each.result().model_dump() for each in writing]
-    heard = [json.loads(content) for content in ranks.gathered(json.dumps([said, files]).encode())]
+    heard = ranks.gathered([said, files])
     if error is not None:
         raise error
     for name, message, hint in (failure for failure, _ in heard if failure):

@@ -50,9 +50,9 @@ def work(parent: Parent) -> int:
     job = RankJob(**first["job"])
     try:
         with grouped(job.update_config(), first["meeting"]) as ranks:
-            names = ranks.gathered(rank_name(ranks.rank, ranks.num_ranks, os.getpid()).encode())
+            names = ranks.gathered(rank_name(ranks.rank, ranks.num_ranks, os.getpid()))
             if ranks.writes:
-                parent.send({"kind": "here", "names": [name.decode() for name in names]})
+                parent.send({"kind": "here", "names": names})
             _one_job(job, ranks, warm, parent)
             while job.stays:
                 _one_job(job := next_job(ranks, jobs), ranks, warm, parent)
@@ -136,17 +136,15 @@ def next_job(ranks: Ranks, jobs: SimpleQueue[dict[str, Any]]) -> RankJob:
     They ask each other again and again: an exchange of long waiting would end at a limit of PyTorch's.
     """
     while True:
-        content = b"" if jobs.empty() else json.dumps(jobs.get()["job"]).encode()
-        found = next(filter(None, ranks.gathered(content)), None)
+        found = next(filter(None, ranks.gathered(None if jobs.empty() else jobs.get()["job"])), None)
         if found is not None:
-            return RankJob(**json.loads(found))
+            return RankJob(**found)
         time.sleep(AGAIN_S)
 
 
 def refuse_disagreement(ranks: Ranks, job: RankJob) -> None:
     """Raise StageError naming the first rank that has other settings, inputs or code than rank 0."""
-    own = {"host": socket.gethostname(), **_digests(job)}
-    first, *others = (json.loads(content) for content in ranks.gathered(json.dumps(own).encode()))
+    first, *others = ranks.gathered({"host": socket.gethostname(), **_digests(job)})
     for rank, other in enumerate(others, 1):
         for what, hint in _HINTS.items():
             if other[what] != first[what]:

@@ -19,7 +19,7 @@ def run_rank(rank: int, folder: str) -> None:
     """All cases of one rank."""
     distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=NUM_RANKS)
     ranks = Ranks(rank, NUM_RANKS)
-    assert ranks.gathered(b"ab" * rank) == [b"ab" * each for each in range(NUM_RANKS)]
+    assert ranks.gathered(["ab" * rank, rank]) == [["ab" * each, each] for each in range(NUM_RANKS)]
     assert_gradients_are_summed(ranks)
     torch.save({name: asdict(taken(name, ranks)) for name in CASES}, f"{folder}/{rank}")
     distributed.destroy_process_group()
