@@ -87,7 +87,8 @@ def warm_policy(store: Store, warm: Warm, ref: Ref, config: RolloutConfig) -> Po
 def _vllm(warm: Warm, config: RolloutConfig) -> "VllmEngine":
     from gradus.models.engines.vllm import VllmEngine  # noqa: PLC0415 - an extra, and seconds to import
 
-    running, settings = warm.of(RunningVllm), (config.vllm, config.dtype)
+    settings = (config.vllm, config.dtype)
+    running = warm.of(RunningVllm)
     if settings not in running:
         for other in running.values():
             other.close()
