@@ -126,7 +126,7 @@ def rollouts() -> Rows:
         logprobs=logprobs,
         temperature=torch.full((number,), 0.9),
         trained=trained,
-        credit=torch.from_numpy(rng.normal(size=size)),
+        measured={"credit": torch.from_numpy(rng.normal(size=size))},
         group=torch.from_numpy(group),
         reward=torch.from_numpy(correct + np.where(correct > 0, 0.1, 0.0) * rng.random(number) * (group < 2)),
         correct=torch.from_numpy(correct),
