@@ -113,7 +113,7 @@ class Story:
     started: float | None = None
     status: str = OPEN
     before: str = "finished"
-    """How the command before the last one ended; finished if there was none."""
+    """End of the command before the last one; finished if there was none."""
     error: str = ""
     pass_at_1: dict[int, float | str | None] = field(default_factory=dict[int, float | str | None])
     """pass@1 of the main suite by round; where an evaluation was reused, its artifact."""

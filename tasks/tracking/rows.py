@@ -43,7 +43,7 @@ _SOURCE = entities.AssessmentSource(source_type=entities.AssessmentSourceType.CO
 
 
 class Experiment:
-    """What an experiment holds; what MLflow would keep twice is looked up before it is created."""
+    """Rows, lineage and traces of an experiment; what MLflow would keep twice is looked up before it is created."""
 
     def __init__(self, client: MlflowClient, store: Store, identifier: str) -> None:
         self._client = client
