@@ -149,7 +149,8 @@ def _places(ready: LabReady) -> Iterator[tuple[StoredRun, StoredRound, int]]:
 def _gradient(steps: Steps, stored: StoredRound, age: int, name: str) -> Outcome:
     """Run the stage `gradient` for the update that a method would make of a round."""
     sampler = stored.policies[0]
-    now = steps.round(stored.index, sampler, Memory())
+    roles = {**steps.start.roles, **stored.roles}
+    now = steps.round(stored.index, sampler, Memory(roles=roles))
     config = now.settings("update", steps.recipe.update)
     columns = partial(Measures(now, steps.known).beside, plans=stored.plans, made=stored.made)
     seen = {"plan": stored.plans, **tables(stored.made)}
@@ -161,7 +162,7 @@ def _gradient(steps: Steps, stored: StoredRound, age: int, name: str) -> Outcome
     if config.needs_teacher:
         inputs["teacher"] = maybe(steps.start.teacher)
     if config.teachers:
-        inputs["teachers"] = [steps.start.roles.get(name, sampler) for name in config.teachers]
+        inputs["teachers"] = [roles.get(name, sampler) for name in config.teachers]
     if config.loads_reference:
         inputs["reference"] = [steps.start.policy]
     inputs = {**updates.with_batch(config, inputs, name), **stored.held_out}

@@ -9,6 +9,7 @@ from pathlib import Path
 from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import UsageError
 from gradus.data.lake.store import Ref, Store
+from gradus.data.lake.train_states import is_skipped
 from gradus.flows.loop.reruns import stored_recipe
 from gradus.flows.loop.round.outcomes import Sampled
 from gradus.flows.recipe.config import Recipe
@@ -37,6 +38,8 @@ class StoredRound:
     """Rollouts and scores of all roles and uses."""
     held_out: Tables
     """Rollouts and scores of other problems by the same policy, or by the next: held_rollouts, held_scores."""
+    roles: Mapping[str, Ref]
+    """The models of roles that earlier rounds trained, by name."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +91,15 @@ class StoredRun:
             policies.append(ref)
         problems = Ref.parse(self.store.manifest(made[0].rollouts).parents["problems"][0])
         plans = [*self._of(index, "curate"), *self._of(index, "wave")]
-        return StoredRound(index, policies, problems, plans, made, self._held_out(index))
+        return StoredRound(index, policies, problems, plans, made, self._held_out(index), self._roles(index))
+
+    def _roles(self, index: int) -> dict[str, Ref]:
+        """Return the models of roles as the rounds before left them."""
+        return {
+            name: ref
+            for (stage, at, name), ref in sorted(self.calls.items())
+            if stage == "update" and name in self.recipe.roles and at < index and not is_skipped(self.store, ref)
+        }
 
     def _of(self, index: int, stage: str) -> list[Ref]:
         """The artifacts of a stage in a round, without those of evaluation and profiling."""

@@ -9,7 +9,12 @@ from typing import Any
 import pytest
 
 from gradus.data.errors import BadInputError, UsageError
-from gradus.data.lake.store import Ref
+from gradus.data.lake.manifest import REPORT
+from gradus.data.lake.store import Ref, Store
+from gradus.flows.laboratory.flow import _gradient
+from gradus.flows.laboratory.stored import StoredRound, StoredRun
+from gradus.flows.loop.round.outcomes import Sampled
+from gradus.flows.loop.round.steps import Steps
 from gradus.flows.loop.training import train
 from gradus.flows.recipe.checking import check_recipe
 from gradus.flows.recipe.config import Recipe
@@ -100,6 +105,38 @@ def test_a_frozen_model_measures_the_problems_once_and_the_policy_each_round(tmp
     assert each.read["curate train", 3] == [str(table_of("angles", 3))]
     taught = measured(plan_of({"name": "angles", "role": "teacher"}, reads=reads, folder=tmp_path, rounds=1))
     assert taught.calls["angles", 1]["policy"] == [str(TEACHER)]
+
+
+def test_a_laboratory_asks_the_models_of_roles_as_the_rounds_before_left_them(tmp_path: Path) -> None:
+    began, later, sampler = Ref("checkpoints", "6e" * 16), Ref("checkpoints", "8e" * 16), Ref("checkpoints", "9e" * 16)
+    asked = {"name": "likelihood", "role": "judge"}
+    changes = {"measures": [asked], "roles": {"judge": {"policy": "bundled"}}}
+    plan = recipe([], update={"shapes": [f"{own(tmp_path)}:probable"]}, **changes)
+    rows = Sampled("policy", "learn", Ref("rollouts", "a" * 8), [Ref("scores", "a" * 8)], 0)
+    for roles, model in (({}, began), ({"judge": later}, later)):
+        session = Measured([0.5] * 9)
+        steps = Steps(session, plan, replace(START, roles={"judge": began}))  # pyright: ignore[reportArgumentType]
+        stored = StoredRound(2, [sampler], START.problems, [Ref("plan", "a" * 8)], [rows], {}, roles)
+        _gradient(steps, stored, 0, "mine")
+        assert session.calls["likelihood", 2]["policy"] == [str(model)]
+        assert session.calls["likelihood", 2]["sampler"] == [str(sampler)]
+
+
+def test_a_stored_round_has_the_last_model_of_a_role_whose_update_took_a_step(tmp_path: Path) -> None:
+    store, made = Store(tmp_path), [Ref("checkpoints", digit * 32) for digit in "1234"]
+    for ref, files in zip(
+        made, (["model.safetensors", REPORT], [REPORT], ["model.safetensors", REPORT], []), strict=True
+    ):
+        out = store.writer(ref)
+        for name in files:
+            out.write_file(name, b"{}")
+        out.commit(identity={})
+    run = StoredRun(store, tmp_path)
+    calls = [("update", 1, "judge"), ("update", 2, "judge"), ("update", 3, "judge"), ("update", 1, "train")]
+    vars(run).update(
+        recipe=recipe([], roles={"judge": {"policy": "bundled"}}), calls=dict(zip(calls, made, strict=True))
+    )
+    assert [run._roles(index) for index in (1, 2, 3, 4)] == [{}, *[{"judge": made[0]}] * 2, {"judge": made[2]}]
 
 
 def test_each_phase_has_its_own_problems_measured(tmp_path: Path) -> None:
