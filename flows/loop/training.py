@@ -1,14 +1,12 @@
 """The training loop: the order of the stages, as in the picture in the README."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gradus.components.settings import Config
 from gradus.data.curation.uses import LEARN
 from gradus.data.lake.store import Ref
-from gradus.data.records import Json
 from gradus.flows.loop.measuring import Measurements
 from gradus.flows.loop.round.asking import Asking, Room
 from gradus.flows.loop.round.measures import Measures
@@ -281,15 +279,8 @@ class _OfSuite(Round):
     purpose: str
     """The purpose of the stages that every evaluation has."""
 
-    def run(
-        self,
-        name: str,
-        config: Config,
-        inputs: Mapping[str, Sequence[Ref]],
-        purpose: str = "train",
-        facts: Mapping[str, Json] = {},
-    ) -> Outcome:
-        """Run one stage."""
-        named = self.purpose if purpose == "train" else f"eval-{self.suite.name}-{purpose}"
-        own = {key: fact for key, fact in facts.items() if key != "round"}
-        return self.session.stage(Call(name, config, inputs, self.index, named, own, self.suite.seed))
+    def adapted(self, call: Call) -> Call:
+        """Return a call with the purpose and the seed of the evaluation, and without the round."""
+        purpose = self.purpose if call.purpose == "train" else f"eval-{self.suite.name}-{call.purpose}"
+        facts = {key: fact for key, fact in call.facts.items() if key != "round"}
+        return replace(call, purpose=purpose, facts=facts, seed=self.suite.seed)

@@ -96,7 +96,7 @@ class ServerEngine:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def logprobs(self, prompt: Sequence[int], completion: Sequence[int]) -> list[float]:
-        """Log-probs (nats, temperature 1) of given completion tokens after their prompt, as vLLM gives them."""
+        """Log-probs (nats, temperature 1) of given completion tokens after their prompt; EngineError if it has none."""
         asked = Request("probe", (*prompt, *completion), seed=0, max_tokens=1)
         choice = self._ask(lambda: self._complete(asked, {"prompt_logprobs": 0}).choices[0])
         given: list[Any] | None = getattr(choice, "prompt_logprobs", None)

@@ -55,8 +55,9 @@ class Keeper:
     def __init__(
         self, server: Server, command: list[str], path: str, made_ns: int, control: int, listener: int, user: int
     ) -> None:
-        """Start it: `path` is the file of its socket, made at `made_ns`, which tells it from another keeper's.
+        """Start the server.
 
+        `path` is the file of the keeper's socket, whose time `made_ns` tells it from another keeper's.
         Descriptors are inherited; `user` is the connection to the command that starts it.
         """
         self._facts, self._command = server, command

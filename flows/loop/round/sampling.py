@@ -56,7 +56,12 @@ class Round:
         facts: Mapping[str, Json] = {},
     ) -> Outcome:
         """Run one stage with settings of this round."""
-        return self.session.stage(Call(name, config, inputs, round=self.index, purpose=purpose, facts=facts))
+        call = Call(name, config, inputs, round=self.index, purpose=purpose, facts=facts)
+        return self.session.stage(self.adapted(call))
+
+    def adapted(self, call: Call) -> Call:
+        """Return a call as it is made here."""
+        return call
 
     def answers(self, plan: Outcome, purpose: str, parents: Sequence[Ref]) -> list[Sampled]:
         """Return rollouts and scores of a wave's plan; `parents` are the rollouts that its rows build on."""

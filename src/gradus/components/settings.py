@@ -71,7 +71,7 @@ def unset(value: object) -> bool:
 
 
 def optional(default: Any, **rules: Any) -> Any:
-    """Return a field that is not written, and not part of identities, where it has its default."""
+    """Return a field that is neither written nor part of an identity while it has its default."""
     return Field(default=default, exclude_if=partial(eq, default), **rules)
 
 
