@@ -22,9 +22,10 @@ from gradus.tasks.config.settings import Home, reports_now, thread_settings
 from gradus.tasks.inspect.report.at_end import write_at_end
 from gradus.tasks.preflight.access import require_mlflow
 from gradus.tasks.runs.history import read_story
-from gradus.tasks.runs.journal import Journal, read_settings, write_settings
+from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.listing import done_of
 from gradus.tasks.runs.records import RunSettings, Status
+from gradus.tasks.runs.run_settings import read_settings, write_settings
 from gradus.tasks.runtime.calls import Outcome
 from gradus.tasks.runtime.stage_adapter import Session, ending
 from gradus.tasks.runtime.supervise import WorkerPool, kept_workers

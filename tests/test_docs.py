@@ -97,6 +97,15 @@ def test_the_pages_have_what_is_checked_here() -> None:
     assert len(DOTTED.findall(prose)) > 10
 
 
+def test_how_it_works_and_the_files_that_it_names_are_short() -> None:
+    text = (ROOT / "docs" / "how-it-works.md").read_text()
+    names = set(re.findall(r"`((?:flows|tasks|models|data|src|benchmarks)/[\w/]+\.py)`", text))
+    sizes = {name: (ROOT / name).read_text().count("\n") for name in names}
+    assert len(sizes) > 15
+    assert {name: size for name, size in sizes.items() if size >= 300} == {}
+    assert text.count("\n") <= 120
+
+
 def test_reference_pages_are_what_the_code_says() -> None:
     done = subprocess.run(
         [sys.executable, ROOT / "docs" / "generate.py", "--check"], capture_output=True, text=True, check=False

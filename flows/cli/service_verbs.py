@@ -105,7 +105,7 @@ def sync(run: KnownRun) -> None:
     """Send to MLflow what a run could not send while the tracker was down."""
     from gradus.tasks.inspect.report.at_end import write_at_end
     from gradus.tasks.runs.history import run_folder
-    from gradus.tasks.runs.journal import read_settings
+    from gradus.tasks.runs.run_settings import read_settings
     from gradus.tasks.tracking.facts import REPORT_PAGE
 
     home = Home.from_environment()

@@ -16,7 +16,7 @@ from gradus.flows.recipe.config import Recipe
 from gradus.flows.recipe.course.past import Figures, Past
 from gradus.tasks.runs.history import Key, is_learned, last_outputs, sampled_tokens
 from gradus.tasks.runs.records import Summary
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.stages.context import read_report
 
 _UPDATE = ("update", "train")
 Tables = Mapping[str, list[Ref]]

@@ -19,7 +19,7 @@ from gradus.tasks.runs.history import Attempt, attempts, run_folder
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.listing import RunStory, list_runs, read_run
 from gradus.tasks.runs.records import Evaluation
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.stages.context import read_report
 
 if TYPE_CHECKING:
     from gradus.tasks.inspect.comparing.trainings import Sigmoid

@@ -22,7 +22,8 @@ from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
 from gradus.tasks.runs.history import Precedent, alike, of_call
 from gradus.tasks.runs.records import Report, Summary, Which
-from gradus.tasks.runtime.calls import Call, Job, Outcome, computed, planned, read_report
+from gradus.tasks.runtime.calls import Call, Job, Outcome, computed, planned
+from gradus.tasks.stages.context import read_report
 from gradus.tasks.stages.registry import stage_spec
 
 REUSED, COMPUTED = "reused", "computed"

@@ -36,7 +36,7 @@ from gradus.tasks.identity.pins import content_sha256, pinned, source_facts
 from gradus.tasks.inspect.remarks import is_filtered, shared_problems
 from gradus.tasks.preflight.abilities import positions
 from gradus.tasks.runs.history import run_folders
-from gradus.tasks.runs.journal import RUN, read_settings
+from gradus.tasks.runs.run_settings import RUN, read_settings
 from gradus.tasks.runtime.calls import Call, Stages
 
 

@@ -18,7 +18,7 @@ from gradus.tasks.config.learning import UPDATE
 from gradus.tasks.config.rollout import WAVE
 from gradus.tasks.config.rounds import MEASURE, TRACKER
 from gradus.tasks.runs.history import Key, last_outputs
-from gradus.tasks.runs.journal import read_settings
+from gradus.tasks.runs.run_settings import read_settings
 from gradus.tasks.stages.registry import stage_spec, stages
 
 

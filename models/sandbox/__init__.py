@@ -1,5 +1,6 @@
 """Programs of a model, run where they can reach nothing."""
 
+from gradus.models.sandbox.commands import confined, group_of
 from gradus.models.sandbox.groups import Group
 from gradus.models.sandbox.inside.cell import SEARCHED
 from gradus.models.sandbox.launchers import NEEDED, SandboxUnavailableError
@@ -12,8 +13,6 @@ from gradus.models.sandbox.sandbox import (
     Ran,
     Sandbox,
     available_backend,
-    confined,
-    group_of,
     run_tests,
 )
 

@@ -18,27 +18,13 @@ import contextlib
 import functools
 import json
 import socket
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Self
 
-import gradus
-from gradus.models.sandbox.groups import OWN_BYTES, Group, made
-from gradus.models.sandbox.inside.cell import SCRATCH
 from gradus.models.sandbox.inside.values import MAX_VARIABLES_CHARS, encoded, last_variables
-from gradus.models.sandbox.launchers import (
-    BWRAP,
-    SYSTEM_FOLDERS,
-    Namespaces,
-    SandboxUnavailableError,
-    entering,
-    interpreter_and_folders,
-    launcher,
-    shown,
-)
+from gradus.models.sandbox.launchers import SandboxUnavailableError, launcher
 
 GRACE_S = 2.0
 """A cell that is silent for this much longer than its limit has ended, or is ended."""
@@ -52,10 +38,6 @@ _ROOM_BYTES = 1024 * _MIB
 """Address space beside the memory: for libraries and stacks."""
 _BUILD_BYTES = 1024 * _MIB
 """Memory of a compiler, at least."""
-_CONFINED_BYTES = 1024 * _MIB
-"""Files that a confined command of ours may write, in memory."""
-_CONFINED_PROCESSES = 256
-"""Processes and threads of such a command at one time, where a control group can be made."""
 
 
 @dataclass(frozen=True)
@@ -296,27 +278,3 @@ def available_backend() -> str:
     """Return the name of the backend that works on this machine; SandboxUnavailableError if none does."""
     with Sandbox() as sandbox:
         return sandbox.backend
-
-
-def group_of(memory_bytes: int) -> Group:
-    """Return a control group for a confined command whose memory may be `memory_bytes`, without its files."""
-    return made(memory_bytes + _CONFINED_BYTES + OWN_BYTES, _CONFINED_PROCESSES)
-
-
-def confined(command: Sequence[str], files: Sequence[str]) -> list[str]:
-    """Return a command that runs another one in the sandbox: no network, a view of installed packages and of `files`.
-
-    All are read-only. SandboxUnavailableError if this machine has no sandbox.
-    """
-    package = Path(gradus.__file__).parent
-    ours = [str(package), *(str(each.resolve()) for each in package.iterdir() if each.is_symlink())]
-    folders = [*SYSTEM_FOLDERS, *dict.fromkeys((sys.base_prefix, sys.prefix)), *ours, *files]
-    if available_backend() == Namespaces.name:
-        view = {"folders": folders, "disk": _CONFINED_BYTES}
-        return [*entering(interpreter_and_folders("")[0], "run_confined"), json.dumps(view), *command]
-    return [
-        *("bwrap", *BWRAP, *(word for path in folders for word in shown(path)), "--proc", "/proc", "--dev", "/dev"),
-        *("--size", str(_CONFINED_BYTES), "--tmpfs", SCRATCH, "--chdir", SCRATCH),
-        *("--remount-ro", "/", "--remount-ro", "/dev"),
-        *("--setenv", "HOME", SCRATCH, "--setenv", "TMPDIR", SCRATCH, "--", *command),
-    ]

@@ -10,7 +10,7 @@ from gradus.data.curation.overlap import WORDS, contaminated, texts_of, whole_te
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.history import Attempt
 from gradus.tasks.runs.records import Summary
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.stages.context import read_report
 
 MAX_LISTED = 12
 IDENTITY = ["problem_id", "question", "messages"]

@@ -32,10 +32,10 @@ from gradus.tasks.inspect.lake_views import Say, artifact, tables, views
 from gradus.tasks.inspect.token_pieces import Tokenizers
 from gradus.tasks.preflight.checks import full_name
 from gradus.tasks.runs.history import run_folder, run_folders
-from gradus.tasks.runs.journal import read_settings
 from gradus.tasks.runs.lineage import Lineage, Run
 from gradus.tasks.runs.records import Report
-from gradus.tasks.runtime.calls import with_clock
+from gradus.tasks.runs.run_settings import read_settings
+from gradus.tasks.stages.context import with_clock
 from gradus.tasks.stages.registry import installed
 
 _NAME = rf"(?!{CHECKPOINTS})[a-z]+/[0-9a-f]{{4,64}}"

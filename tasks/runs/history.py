@@ -14,8 +14,9 @@ from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refus
 from gradus.data.lake.names import Ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
-from gradus.tasks.runs.journal import EVENTS, RUN, read_events, read_settings
+from gradus.tasks.runs.journal import EVENTS, read_events
 from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary, Which
+from gradus.tasks.runs.run_settings import RUN, read_settings
 
 AGAIN = "run the same command again to resume"
 OPEN = ""

@@ -23,11 +23,11 @@ from pathlib import Path
 from typing import BinaryIO, TypeGuard, Unpack, cast, get_args
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, refuse
-from gradus.data.files import replace_file
 from gradus.data.records import JsonObject
 from gradus.data.runlock import holder
 from gradus.tasks.config.redaction import hide
-from gradus.tasks.runs.records import Account, Done, Event, Label, Report, RunSettings, Status
+from gradus.tasks.runs.records import Account, Done, Event, Label, Report, Status
+from gradus.tasks.runs.run_settings import RUN
 
 _CHECK = "check"
 _BEGIN, _CLOSE = b', "check": "', b'"}\n'
@@ -35,12 +35,8 @@ _HEX = frozenset(b"0123456789abcdef")
 _CHECK_BYTES = 16
 _END_BYTES = len(_BEGIN) + _CHECK_BYTES + len(_CLOSE)
 
-RUN = "run.json"
 EVENTS = "events.jsonl"
 STATUSES = frozenset(get_args(Status))
-_SHA256 = "sha256:"
-_WRITTEN = "run the same command again: it writes that file anew, and what is finished is reused"
-_REWRITTEN = f"delete that file and {_WRITTEN}"
 
 _STAGE = ("stage", "round", "purpose", "output", "time")
 _NEEDED = {
@@ -241,40 +237,6 @@ class Journal:
         line = json.dumps({"event": name, "time": time.time(), **body}, allow_nan=False, default=str).encode()
         with self._lock:
             append_line(self._events, line, durable=durable)
-
-
-def write_settings(folder: Path, settings: Mapping[str, object]) -> None:
-    """Write `run.json`: what identifies a run, with a digest of it."""
-    body = json.loads(json.dumps(settings))
-    replace_file(folder / RUN, json.dumps({**body, _CHECK: _settings_check(body)}, indent=1, sort_keys=True))
-
-
-def read_settings(folder: Path, on_damage: OnDamage = refuse) -> RunSettings:
-    """Return the settings of a run from `run.json`: its verb, its seed, its recipe if it has one.
-
-    It is damage if it is not what was written; where that raises nothing, the verb is a question mark.
-    """
-    path = folder / RUN
-    try:
-        body = json.loads(path.read_bytes())
-    except (ValueError, RecursionError):
-        body = None
-    except FileNotFoundError:
-        on_damage(CorruptArtifactError(f"{folder} has a journal and no {RUN}", hint=_WRITTEN))
-        return {"verb": "?"}
-    if not isinstance(body, dict) or not isinstance(body.get("verb"), str):
-        on_damage(CorruptArtifactError(f"{path} does not say what the run is", hint=_REWRITTEN))
-        return {"verb": "?"}
-    checks = [key for key, value in body.items() if key == _CHECK or str(value).startswith(_SHA256)]
-    check = body.pop(_CHECK, None)
-    if checks and (checks != [_CHECK] or check != _settings_check(body)):
-        on_damage(CorruptArtifactError(f"{path} is not what was written there", hint=_REWRITTEN))
-        return {"verb": "?"}
-    return cast("RunSettings", body)
-
-
-def _settings_check(settings: JsonObject) -> str:
-    return _SHA256 + hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 def read_events(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Event]:

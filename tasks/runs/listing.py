@@ -27,8 +27,9 @@ from gradus.tasks.runs.history import (
     run_folder,
     run_folders,
 )
-from gradus.tasks.runs.journal import last_end, read_events, read_settings
+from gradus.tasks.runs.journal import last_end, read_events
 from gradus.tasks.runs.records import Account, Brief, Done, RunSettings
+from gradus.tasks.runs.run_settings import read_settings
 
 
 class Listed(Brief):

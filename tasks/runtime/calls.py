@@ -29,8 +29,8 @@ from gradus.tasks.host.processes import Warm, fault_point
 from gradus.tasks.host.waiting import hold
 from gradus.tasks.identity.loading import refuse_unpinned
 from gradus.tasks.identity.pins import code_identity
-from gradus.tasks.runs.records import Evaluation, Metrics, Report, Summary
-from gradus.tasks.stages.context import Beat, StageContext, StageResult
+from gradus.tasks.runs.records import Evaluation, Report, Summary
+from gradus.tasks.stages.context import Beat, StageContext, read_report
 from gradus.tasks.stages.registry import installed, stage_spec
 
 _VERSIONED = ("gradus", "torch", "transformers", "math-verify", "pyarrow", "numpy")
@@ -156,19 +156,6 @@ def num_gpus(config: Config) -> int:
     torch = sys.modules.get("torch")
     wanted = getattr(config, "device", "cpu")
     return int(torch.cuda.device_count()) if torch is not None and wanted != "cpu" else 0
-
-
-def read_report(store: Store, ref: Ref) -> Report:
-    """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
-    content = store.read_file(ref, REPORT)
-    return json.loads(content) if content is not None else {}
-
-
-def with_clock(report: Report, clock: Metrics, step_clock: list[Metrics]) -> Report:
-    """Return the report of an artifact with the times of the attempt that made it, as the journal has them."""
-    metrics, summary = report.get("metrics", {}), report.get("summary", {})
-    kept = StageResult(metrics, summary, report.get("samples", ()), report.get("steps", []))
-    return replace(kept, clock=clock, step_clock=step_clock).full
 
 
 @cache

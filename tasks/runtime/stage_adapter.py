@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
-from pathlib import Path
 from uuid import UUID
 
 from prefect import Task, task
@@ -24,8 +23,6 @@ from prefect.states import Failed
 
 from gradus.components.settings import Config
 from gradus.components.stage import Stage
-from gradus.data.curation.by_use import of_role, of_use
-from gradus.data.curation.uses import LEARN, POLICY
 from gradus.data.errors import CorruptArtifactError, GateError, GradusError, in_words
 from gradus.data.lake.manifest import FILE_NAME
 from gradus.data.lake.store import Ref, Store
@@ -34,10 +31,10 @@ from gradus.tasks.host.interrupt import interrupted_by, raise_if_interrupted
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import GpuTurn, hold, wait_until_free
 from gradus.tasks.identity.pins import pinned
-from gradus.tasks.runs.history import AGAIN, read_open
+from gradus.tasks.runs.history import AGAIN
 from gradus.tasks.runs.journal import Journal
-from gradus.tasks.runs.records import Account, Label, Report, Status, sentence, total
-from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, read_report, retries
+from gradus.tasks.runs.records import Label, Report, Status, sentence
+from gradus.tasks.runtime.calls import Call, Inputs, Job, Outcome, execute, planned, retries
 from gradus.tasks.runtime.prefect_shown import (
     KnownState,
     ProgressArtifact,
@@ -47,11 +44,10 @@ from gradus.tasks.runtime.prefect_shown import (
     publish_round,
 )
 from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
+from gradus.tasks.runtime.resuming import Resuming
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
+from gradus.tasks.stages.context import read_report
 from gradus.tasks.stages.registry import stage_spec
-from gradus.tasks.stages.rollout.resumed import KEYS, account_of
-
-_PLANNED = ("group_id", "plan_id", "n", "role", "use")
 
 
 def ending(error: BaseException) -> tuple[Status, str]:
@@ -75,49 +71,6 @@ def ending(error: BaseException) -> tuple[Status, str]:
             return "killed", f"ended by SIGTERM; {AGAIN}"
         case _:
             return "failed", str(in_words(error))
-
-
-class Resuming:
-    """Counts the prompts of a run's rollouts as its stages end, if the command before did not finish."""
-
-    def __init__(self, store: Store, folder: Path) -> None:
-        self._store = store
-        self._open = interrupted(folder)
-        self._counts = self._open is not None
-        self._accounts: list[Account] = []
-
-    def after(self, outcome: Outcome, call: Call) -> Account | None:
-        """Return what is to be said after a stage: the sum at the first that was computed, then of each that continued.
-
-        Raise StageError if a rollout of a plan is lost.
-        """
-        account = outcome.summary.get("resumed") if not outcome.reused else None
-        if outcome.stage == "rollout" and account is None and self._counts:
-            account = self._counted(outcome, call)
-        if account is not None:
-            self._accounts.append(account)
-        if outcome.reused or not (self._counts or account):
-            return None
-        self._counts, found, self._accounts = False, self._accounts, []
-        return total(found)
-
-    def _counted(self, outcome: Outcome, call: Call) -> Account | None:
-        """The account of rollouts that are reused, or that an attempt began without finishing a shard."""
-        if not outcome.reused and str(outcome.ref) not in (self._open or ()):
-            return None
-        plan = self._store.read(call.inputs["plan"][0], _PLANNED)
-        plan = of_use(of_role(plan, str(call.facts.get("role", POLICY))), str(call.facts.get("use", LEARN)))
-        there = self._store.read(outcome.ref, KEYS)
-        return account_of(plan, there if outcome.reused else there.slice(0, 0), there)
-
-
-def interrupted(folder: Path) -> frozenset[str] | None:
-    """Return the rollouts that a run has begun and not finished; None if no command before is to be resumed."""
-    story = read_open(folder, lambda _: None)
-    if story.before == "finished":
-        return None
-    open_rows = (row for row in story.rows.values() if row["status"] not in ("finished", "reused"))
-    return frozenset(row["output"] for row in open_rows if row["stage"] == "rollout")
 
 
 @dataclass

@@ -1,12 +1,14 @@
 """Inputs and outputs of a stage: the contract between the adapter and the stages."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import zip_longest
 from typing import Any, Protocol, Self, cast
 
 import pyarrow as pa
 
+from gradus.data.lake.manifest import REPORT
 from gradus.data.lake.store import Ref, ShardWriter, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.host.processes import Warm
@@ -110,3 +112,16 @@ class StageResult:
             "clock": self.clock,
             "step_clock": self.step_clock,
         }
+
+
+def read_report(store: Store, ref: Ref) -> Report:
+    """The report kept with a finished artifact, verified; empty if it was made outside a stage."""
+    content = store.read_file(ref, REPORT)
+    return json.loads(content) if content is not None else {}
+
+
+def with_clock(report: Report, clock: Metrics, step_clock: list[Metrics]) -> Report:
+    """Return the report of an artifact with the times of the attempt that made it, as the journal has them."""
+    metrics, summary = report.get("metrics", {}), report.get("summary", {})
+    kept = StageResult(metrics, summary, report.get("samples", ()), report.get("steps", []))
+    return replace(kept, clock=clock, step_clock=step_clock).full

@@ -34,7 +34,8 @@ from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.preflight.access import mlflow_words
 from gradus.tasks.runs import records
 from gradus.tasks.runs.records import sentence
-from gradus.tasks.runtime.calls import label, read_report, with_clock
+from gradus.tasks.runtime.calls import label
+from gradus.tasks.stages.context import read_report, with_clock
 from gradus.tasks.tracking import client, facts
 from gradus.tasks.tracking.fold import Fold, Point, in_ms, named
 from gradus.tasks.tracking.names import METRICS_PER_CALL, model_name

@@ -10,7 +10,7 @@ from typing import Any
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs.journal import read_events
 from gradus.tasks.runs.records import StageStarted
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.stages.context import read_report
 from gradus.tasks.tracking.metric_table import EVERY_STAGE, MAX_ON_RUN, find
 from tests.e2e.conftest import Program
 from tests.patience import until

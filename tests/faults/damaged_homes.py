@@ -17,7 +17,8 @@ from gradus.flows.recipe.reading import load_recipe
 from gradus.tasks.config.settings import Home
 from gradus.tasks.inspect.groups import Listing
 from gradus.tasks.inspect.sql_views import open_run
-from gradus.tasks.runs.journal import EVENTS, RUN, Journal, write_settings
+from gradus.tasks.runs.journal import EVENTS, Journal
+from gradus.tasks.runs.run_settings import RUN, write_settings
 from tests.tasks.made_run import RUN as MADE
 from tests.tasks.made_run import MadeRun
 

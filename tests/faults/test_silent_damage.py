@@ -14,7 +14,8 @@ import pytest
 
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.journal import EVENTS, RUN, Journal
+from gradus.tasks.runs.journal import EVENTS, Journal
+from gradus.tasks.runs.run_settings import RUN
 from tests.faults.damaged_homes import (
     OTHER,
     QUICK,

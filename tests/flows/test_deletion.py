@@ -12,8 +12,9 @@ from gradus.data.runlock import run_lock
 from gradus.flows.cli.main import app
 from gradus.flows.deletion import delete_run
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.journal import Journal, write_settings
+from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.listing import list_runs
+from gradus.tasks.runs.run_settings import write_settings
 from tests.tasks.made_run import RUN, MadeRun
 
 

@@ -16,7 +16,8 @@ from gradus.data.lake.schema import TABLES, UPDATES, cast_to_schema, sample_key
 from gradus.data.lake.store import Ref, Store
 from gradus.data.package import package_file
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.journal import Journal, write_settings
+from gradus.tasks.runs.journal import Journal
+from gradus.tasks.runs.run_settings import write_settings
 
 RUN = "made-1"
 QUESTIONS = {"a": "1 + 1 =", "b": "2 + 2 =", "c": "3 + 3 ="}

@@ -51,7 +51,7 @@ from gradus.tasks.inspect.comparing.trainings import (
     verdicts,
 )
 from gradus.tasks.runs.history import is_evaluation
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.stages.context import read_report
 
 BANDS = ("never solved", "less than half", "half or more", "always solved")
 """Difficulty by the pass rate of the starting policy: 0, below 0.5, below 1, 1."""

@@ -19,8 +19,8 @@ from gradus.data.errors import BadInputError, CorruptArtifactError, UsageError
 from gradus.data.intervals import by_cluster
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.runs import history
-from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.runs.run_settings import read_settings
+from gradus.tasks.stages.context import read_report
 
 TEMPLATE = "template"
 """The column that is taken unless another is named: problems written from one template are not independent."""

@@ -29,8 +29,8 @@ from gradus.models.policy_files import ADAPTER_CONFIG, ADAPTER_WEIGHTS, TOKENIZE
 from gradus.models.templates import PromptConfig
 from gradus.tasks.artifacts.policies import base_ref, verify_policy
 from gradus.tasks.runs.history import attempts, run_folders
-from gradus.tasks.runs.journal import read_settings
-from gradus.tasks.runtime.calls import read_report
+from gradus.tasks.runs.run_settings import read_settings
+from gradus.tasks.stages.context import read_report
 
 CHAT_TEMPLATE, GENERATION, TOKENIZER = "chat_template.jinja", "generation_config.json", "tokenizer_config.json"
 MAX_CHARS = 4000

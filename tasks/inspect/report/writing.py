@@ -30,7 +30,7 @@ from gradus.tasks.inspect.remarks import remarks
 from gradus.tasks.inspect.report.figures import Figure, evaluations, figures, svg, write_png
 from gradus.tasks.inspect.sql_views import RunRows, open_run
 from gradus.tasks.inspect.token_pieces import doubt
-from gradus.tasks.runs.journal import read_settings
+from gradus.tasks.runs.run_settings import read_settings
 from gradus.tasks.tracking.facts import AGREEMENT
 
 HERE = Path(__file__).parent

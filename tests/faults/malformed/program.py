@@ -30,7 +30,8 @@ from gradus.tasks.config.settings import Home
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.preflight.checks import SAMPLES
-from gradus.tasks.runtime.calls import Call, Outcome, execute, planned, read_report
+from gradus.tasks.runtime.calls import Call, Outcome, execute, planned
+from gradus.tasks.stages.context import read_report
 from gradus.tasks.stages.rollout import ray_engine
 from gradus.tasks.stages.rollout import stage as rollout_stage
 from gradus.tasks.stages.score import stage as score_stage

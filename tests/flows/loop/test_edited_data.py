@@ -10,8 +10,8 @@ from gradus.flows.loop.inputs import as_run, on_other_data, run_name
 from gradus.flows.recipe.config import Recipe, changed_files, same_run
 from gradus.flows.recipe.reading import load_recipe
 from gradus.flows.session import RunSpec, guard
-from gradus.tasks.runs.journal import write_settings
 from gradus.tasks.runs.records import RunSettings
+from gradus.tasks.runs.run_settings import write_settings
 
 
 @pytest.fixture

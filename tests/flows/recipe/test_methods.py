@@ -14,7 +14,7 @@ from gradus.flows.recipe.overlays import find_overlays, overlaid, overlay_files,
 from gradus.flows.recipe.reading import load_recipe
 from gradus.models.objectives.rows import Rows
 from gradus.tasks.identity.loading import load
-from gradus.tasks.runs.journal import write_settings
+from gradus.tasks.runs.run_settings import write_settings
 from tests.e2e.methods.behaviour import BEHAVIOUR
 from tests.scorers import scorer_folder
 

@@ -22,9 +22,9 @@ from gradus.models.sandbox import (
     Sandbox,
     SandboxUnavailableError,
     available_backend,
+    commands,
     confined,
     launchers,
-    sandbox,
 )
 from tests.sandboxes import SMALL, needs_sandbox, only
 
@@ -138,7 +138,7 @@ def test_an_isolated_reward_on_a_machine_without_a_sandbox_is_refused(
     def missing() -> str:
         raise SandboxUnavailableError("bubblewrap: bwrap is not installed")
 
-    monkeypatch.setattr(sandbox, "available_backend", missing)
+    monkeypatch.setattr(commands, "available_backend", missing)
     (tmp_path / "mine.py").write_text("def f(rows): return [1.0 for _ in rows]")
     with (
         JudgePool(resolve(f"{tmp_path}/mine.py:f", {}, isolated=True)) as pool,
@@ -171,7 +171,7 @@ def test_a_confined_command_sees_the_files_that_it_needs(
 ) -> None:
     if backend is launchers.Bubblewrap and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")
-    monkeypatch.setattr(sandbox, "available_backend", lambda: backend.name)
+    monkeypatch.setattr(commands, "available_backend", lambda: backend.name)
     shown, hidden = tmp_path / "shown", tmp_path / "hidden"
     for path in (shown, hidden):
         path.write_text("34")

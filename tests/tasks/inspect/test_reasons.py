@@ -7,8 +7,9 @@ import pyarrow as pa
 from gradus.data.lake.manifest import identity_digest
 from gradus.data.lake.store import Ref, Store
 from gradus.tasks.inspect.reasons import explain
-from gradus.tasks.runs.journal import Journal, write_settings
+from gradus.tasks.runs.journal import Journal
 from gradus.tasks.runs.lineage import Lineage, Run
+from gradus.tasks.runs.run_settings import write_settings
 
 
 def scores(store: Store, verifier: str) -> Ref:

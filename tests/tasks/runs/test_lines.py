@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gradus.data.errors import CorruptArtifactError
 from gradus.data.runlock import run_lock
-from gradus.tasks.runs.journal import EVENTS, RUN, Journal, append_line, mend, read_events, read_lines, read_settings
-from gradus.tasks.runs.journal import write_settings as write
+from gradus.tasks.runs.journal import EVENTS, Journal, append_line, mend, read_events, read_lines
+from gradus.tasks.runs.run_settings import RUN, read_settings
+from gradus.tasks.runs.run_settings import write_settings as write
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ from gradus.tasks.config.curation import CurateConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.host.processes import Warm
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.runtime.calls import Job, execute, num_gpus, read_report
+from gradus.tasks.runtime.calls import Job, execute, num_gpus
+from gradus.tasks.stages.context import read_report
 
 IDENTITY = {"stage": "curate", "version": 1}
 REF = Ref("plan", identity_digest(IDENTITY))
