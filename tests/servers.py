@@ -1,4 +1,4 @@
-"""The processes that keep and run the servers of a home."""
+"""The processes that keep and run the servers of a home, and the workers of a command."""
 
 import contextlib
 import json
@@ -51,6 +51,15 @@ def a_server(home: Path, app: str, **environment: str) -> Connection:
     kind = {"name": "MLflow", "app": app, "folder": str(home), "database": "", "pages": True, "idle_s": 0.0}
     server: Server = {"home": str(home), **kind}  # pyright: ignore[reportAssignmentType]
     return connect(server, lambda _server, _address: environment)
+
+
+def workers_of(pid: int) -> list[psutil.Process]:
+    """Return the living workers of a process."""
+    found: list[psutil.Process] = []
+    for child in psutil.Process(pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it may end meanwhile
+            found += [child] if "gradus.tasks.runtime.worker" in child.cmdline() else []
+    return found
 
 
 def kill(pid: int) -> None:

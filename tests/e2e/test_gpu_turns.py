@@ -3,7 +3,6 @@
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,14 +11,10 @@ import pytest
 
 from tests.e2e.conftest import Program
 from tests.patience import until
+from tests.servers import workers_of
 
 WARMSTART = ["warmstart", "--problems", "train.jsonl", "--set", "width=16", "--set", "layers=1", "--json", "--set"]
 SENTENCE = "uses the GPUs of this machine"
-
-
-def worker(holds: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-    children = psutil.Process(holds.pid).children(recursive=True)
-    return [child for child in children if "gradus.tasks.runtime.worker" in child.cmdline()]
 
 
 def turn(cache: Path) -> str:
@@ -34,8 +29,8 @@ def test_a_second_run_of_another_home_waits_and_says_so_until_the_first_has_ende
     first, second = new_program(), new_program()
     on = {"GRADUS_GPU_TURNS": "on", "XDG_CACHE_HOME": str(tmp_path)}
     holds = first.start(*WARMSTART, "steps=1000000", **on)
-    until(lambda: worker(holds) and str(holds.pid) in turn(tmp_path), wrong=first.told)
-    stopped = worker(holds)
+    until(lambda: workers_of(holds.pid) and str(holds.pid) in turn(tmp_path), wrong=first.told)
+    stopped = workers_of(holds.pid)
     for process in stopped:
         process.suspend()  # it costs nothing while another waits
     refused = second.start(*WARMSTART, "steps=1", "--no-wait", **on)

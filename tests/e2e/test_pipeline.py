@@ -117,19 +117,13 @@ def kill_the_flow_from_outside(program: Program) -> None:
         return within
 
     until(stopped_within_a_stage, 60, 0.05)
-    workers = workers_of(process.pid)
+    workers = servers.workers_of(process.pid)
+    assert workers
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     _, alive = psutil.wait_procs(workers, timeout=15)
     assert not alive
     program.reports = False
-
-
-def workers_of(pid: int) -> list[psutil.Process]:
-    children = psutil.Process(pid).children(recursive=True)
-    found = [child for child in children if "gradus.tasks.runtime.worker" in " ".join(child.cmdline())]
-    assert found
-    return found
 
 
 def test_ctrl_c_ends_everything_and_what_goes_on_after_it_survives_the_death_of_its_server(
@@ -139,7 +133,8 @@ def test_ctrl_c_ends_everything_and_what_goes_on_after_it_survives_the_death_of_
     program = new_program(alone=True, reports=True)
     process = program.start("train", str(RECIPE))
     program.wait_for("rollouts/*/part-*.parquet")
-    workers = workers_of(process.pid)
+    workers = servers.workers_of(process.pid)
+    assert workers
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: the whole foreground group
     assert process.wait(timeout=300) == 130
     assert "run the same command again to resume" in program.told()
