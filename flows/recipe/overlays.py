@@ -15,7 +15,6 @@ Installed packages bring methods by an entry point of the group `gradus.methods`
     mine = "my_package.methods"
 """
 
-import importlib.metadata
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +23,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict, TypeVar, cast, get_args
 
-from gradus.components.registry import located
+from gradus.components.registry import entry_points, located
 from gradus.data.errors import UsageError, shortened
 from gradus.data.nearest import did_you_mean
 from gradus.data.package import package_file
@@ -84,7 +83,7 @@ def read_toml(path: Path) -> dict[str, object]:
 def overlay_files() -> dict[str, Path]:
     """Return the files of all methods by name: ours first, then those of installed packages."""
     folders = [METHODS]
-    for point in importlib.metadata.entry_points(group="gradus.methods"):
+    for point in entry_points("gradus.methods"):
         spec = located(point.value)
         folders += [Path(folder) for folder in (spec.submodule_search_locations or ())] if spec else []
     found: dict[str, Path] = {}

@@ -9,8 +9,9 @@ Light on purpose: nothing here imports what a stage computes with, so that flows
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 
+from gradus.components.registry import entry_points
 from gradus.components.stage import CHECKPOINTS, Stage, named_object
 from gradus.data.errors import BadInputError, UsageError, in_words
 from gradus.data.lake.schema import TABLES
@@ -64,9 +65,8 @@ def stages() -> dict[str, Stage]:
     return {**STAGES, **installed()}
 
 
-@cache
 def _points() -> tuple[EntryPoint, ...]:
-    return tuple(point for point in entry_points(group="gradus.stages") if point.name not in STAGES)
+    return tuple(point for point in entry_points("gradus.stages") if point.name not in STAGES)
 
 
 @cache

@@ -19,12 +19,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
 from typing import Any
 
 import gradus
-from gradus.components import KINDS, Kind
+from gradus.components import Kind
 from gradus.components.description import Component, DescriptionError, described, function_in
 
 _PLACES: Mapping[Kind, tuple[str, str]] = {
@@ -75,7 +75,7 @@ def find(kind: Kind, name: str) -> Component:
         return replace(function_in(*users_file(name), kind), name=name)
     if (ours := _ours(kind, name)) is not None:
         return ours
-    for point in _points(kind):
+    for point in entry_points(f"gradus.{kind}"):
         if point.name == name:
             return _installed(kind, point)
     raise UnknownComponentError(f"there is no {kind} {name!r}")
@@ -85,7 +85,7 @@ def components(kind: Kind) -> dict[str, Component]:
     """Return every component of a kind by name, ours first."""
     declared = (each for file in _files(kind) if "@component" in _text(file) for each in _declared(file))
     found = {each.name: each for each in declared if each.kind == kind}
-    for point in _points(kind):
+    for point in entry_points(f"gradus.{kind}"):
         if point.name not in found:
             found[point.name] = _installed(kind, point)
     return found
@@ -140,15 +140,19 @@ def _text(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
 
-def _points(kind: Kind) -> Sequence[EntryPoint]:
-    return _points_by_kind(tuple(sys.path))[kind]
+def entry_points(group: str) -> Sequence[EntryPoint]:
+    """Return the entry points of installed packages in a group; the packages are read once: reading takes 10 ms."""
+    return _entry_points(group, tuple(sys.path))
 
 
 @cache
-def _points_by_kind(_path: tuple[str, ...]) -> Mapping[Kind, Sequence[EntryPoint]]:
-    """Return the entry points of installed packages, read once: a wrong setting asks for the names of every kind."""
-    found = importlib.metadata.entry_points()
-    return {kind: tuple(found.select(group=f"gradus.{kind}")) for kind in KINDS}
+def _entry_points(group: str, path: tuple[str, ...]) -> Sequence[EntryPoint]:
+    return tuple(_all_entry_points(path).select(group=group))
+
+
+@cache
+def _all_entry_points(_path: tuple[str, ...]) -> EntryPoints:
+    return importlib.metadata.entry_points()
 
 
 @cache

@@ -4,8 +4,6 @@ Verbs, their flows and their stages run as they are. A stage that would now samp
 the command counts as accepted there.
 """
 
-import functools
-import importlib.metadata
 import io
 import os
 import re
@@ -205,8 +203,6 @@ def program(folder: Path) -> Generator[Program]:
     with pytest.MonkeyPatch.context() as patch:
         for name in [n for n in os.environ if n.startswith(("GRADUS_", "PREFECT_", "MLFLOW_", "OPENAI_"))]:
             patch.delenv(name)
-        points = functools.cache(importlib.metadata.entry_points)  # nothing is installed meanwhile
-        patch.setattr(importlib.metadata, "entry_points", points)
         disable_progress_bar()
         patch.setattr(cli, "app", typer.main.get_command(cli.app))
         patch.setattr(environment, "prefect_api", _no_server)
