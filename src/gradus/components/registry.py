@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
@@ -141,18 +141,14 @@ def _text(file: Path) -> str:
 
 
 def entry_points(group: str) -> Sequence[EntryPoint]:
-    """Return the entry points of installed packages in a group; the packages are read once: reading takes 10 ms."""
-    return _entry_points(group, tuple(sys.path))
+    """Return the entry points of installed packages in a group `gradus.…`; the packages are read once, in 10 ms."""
+    return _by_group(tuple(sys.path)).get(group, ())
 
 
 @cache
-def _entry_points(group: str, path: tuple[str, ...]) -> Sequence[EntryPoint]:
-    return tuple(_all_entry_points(path).select(group=group))
-
-
-@cache
-def _all_entry_points(_path: tuple[str, ...]) -> EntryPoints:
-    return importlib.metadata.entry_points()
+def _by_group(_path: tuple[str, ...]) -> Mapping[str, Sequence[EntryPoint]]:
+    found = importlib.metadata.entry_points()
+    return {group: tuple(found.select(group=group)) for group in found.groups if group.startswith("gradus.")}
 
 
 @cache
