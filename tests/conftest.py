@@ -134,16 +134,11 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Import no file that `make quick` leaves out: a third of the time until its tests begin."""
-    path = collection_path.relative_to(HERE).as_posix() if collection_path.is_relative_to(HERE) else ""
-    return True if config.getoption("quick") and path.startswith(NOT_QUICK) else None
-
-
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with the files that take longest, so that no process works alone at the end; mark what may run twice."""
     if config.getoption("quick"):
-        items[:] = [item for item in items if item.get_closest_marker("slow") is None]
+        quick = [item for item in items if item.get_closest_marker("slow") is None]
+        items[:] = [item for item in quick if not item.path.relative_to(HERE).as_posix().startswith(NOT_QUICK)]
         sys.addaudithook(_refuse_processes)
     rank = {HERE / file: index for index, file in enumerate((*ONE_PROCESS, *FIRST))}
     assert all(path.is_file() for path in rank), "FIRST or ONE_PROCESS names a file that is not there"
