@@ -14,7 +14,7 @@ from gradus.flows.recipe.config import KeepConfig
 from gradus.tasks.config.settings import Home, thread_settings, wall_limit_s
 from gradus.tasks.runs.history import ComputedSeconds, run_folder, run_folders
 from gradus.tasks.runs.journal import Journal, read_events
-from gradus.tasks.runtime.pruning import Made, Removal, made_by, planned_removals, remove
+from gradus.tasks.runtime.pruning import Removal, planned_removals, remove, updates_of
 from gradus.tasks.runtime.supervise import Limits, WorkerPool
 
 _RESTORE = "gradus.tasks.stages.update.replay:restored"
@@ -33,7 +33,7 @@ def prune_run(home: Home, run: str, keep: KeepConfig) -> Freed:
         removals, spared = _planned(home, store, folder, keep)
         num_bytes = remove(store, removals, aside)
         if removals:
-            Journal(folder).pruned([str(each.made.ref) for each in removals], num_bytes)
+            Journal(folder).pruned([str(each.ref) for each in removals], num_bytes)
         return _freed(folder, removals, spared, done=True)
 
 
@@ -60,16 +60,18 @@ def restore_checkpoint(home: Home, name: str) -> Restored:
     return {**planned, "done": True}
 
 
-def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[list[Removal], list[Made]]:
+def _planned(home: Home, store: Store, folder: Path, keep: KeepConfig) -> tuple[list[Removal], list[Ref]]:
     """Return the files to remove from a run's checkpoints, and the checkpoints kept because another run uses them."""
-    made = [each for each in made_by(folder) if not is_skipped(store, each.ref)]
-    rounds = [each.round for each in made]
+    updates = updates_of(folder)
+    last = {row["round"]: Ref.parse(row["output"]) for row in updates}
+    made = {index: last[index] for index in sorted(last) if not is_skipped(store, last[index])}
+    seconds = {Ref.parse(row["output"]): row["seconds"] for row in updates if row["status"] == "finished"}
     chosen = [e["ref"] for e in read_events(folder) if e["event"] == "model_alias" and e["alias"] == "champion"]
-    best = next((each.round for each in made if str(each.ref) in chosen[-1:]), None)
+    best = next((index for index, ref in made.items() if str(ref) in chosen[-1:]), None)
     others = used_by_others(home, folder)
-    weights, states = keep.weights(rounds, best), keep.states(rounds)
-    spared = [each for each in made if each.ref in others and each.round not in weights & states]
-    return planned_removals(store, made, weights, states, frozenset(others)), spared
+    weights, states = keep.weights(list(made), best), keep.states(list(made))
+    spared = [ref for index, ref in made.items() if ref in others and index not in weights & states]
+    return planned_removals(store, made, weights, states, frozenset(others), seconds), spared
 
 
 def used_by_others(home: Home, folder: Path) -> set[Ref]:
@@ -88,14 +90,14 @@ def used_by(folders: Iterable[Path]) -> set[Ref]:
     return set(map(Ref.parse, found))
 
 
-def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: bool) -> Freed:
+def _freed(folder: Path, removals: list[Removal], spared: list[Ref], *, done: bool) -> Freed:
     return {
         "run": folder.name,
         "bytes": sum(each.num_bytes for each in removals),
         "checkpoints": [
             {
-                "round": each.made.round,
-                "checkpoint": str(each.made.ref),
+                "round": each.round,
+                "checkpoint": str(each.ref),
                 "lost": ", ".join(
                     name for name, gone in (("weights", each.weights), ("train state", each.state)) if gone
                 ),
@@ -106,6 +108,6 @@ def _freed(folder: Path, removals: list[Removal], spared: list[Made], *, done: b
             }
             for each in removals
         ],
-        "spared": [str(each.ref) for each in spared],
+        "spared": [str(ref) for ref in spared],
         "done": done,
     }

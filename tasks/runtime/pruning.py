@@ -4,24 +4,16 @@ Rollouts, scores, manifests and reports stay, so that a pruned checkpoint is kno
 computed again to the bit (gradus.tasks.stages.update.replay). Only checkpoints of the stage update are pruned.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from gradus.data.lake.manifest import weight_files
 from gradus.data.lake.store import Ref, Store
 from gradus.data.lake.train_states import pointer_of, state_ref
 from gradus.tasks.host.waiting import hold
-from gradus.tasks.runs.history import attempts
-
-
-@dataclass(frozen=True)
-class Made:
-    """A checkpoint that an update of a run ended in, and the seconds that the update took; 0 if it was reused."""
-
-    round: int
-    ref: Ref
-    seconds: float = 0.0
+from gradus.tasks.runs.history import Attempt, attempts
 
 
 @dataclass(frozen=True)
@@ -31,7 +23,8 @@ class Removal:
     They cannot be restored if one of those updates is not reproducible.
     """
 
-    made: Made
+    round: int
+    ref: Ref
     weights: tuple[str, ...]
     state: bool
     num_bytes: int
@@ -40,15 +33,13 @@ class Removal:
     repeats: bool = True
 
 
-def made_by(folder: Path) -> list[Made]:
-    """The checkpoints of a run's training rounds, by round: those of the last command that came to each."""
-    seconds: dict[str, float] = {}
-    last: dict[int, Ref] = {}
-    for row in attempts(folder):
-        if row["stage"] == "update" and row["purpose"] == "train" and row["status"] in ("finished", "reused"):
-            last[row["round"]] = Ref.parse(row["output"])
-            seconds[row["output"]] = max(row["seconds"], seconds.get(row["output"], 0.0))
-    return [Made(index, last[index], seconds[str(last[index])]) for index in sorted(last)]
+def updates_of(folder: Path) -> list[Attempt]:
+    """Return the updates of a run's training rounds that ended well or were reused, in the order they began."""
+    return [
+        row
+        for row in attempts(folder)
+        if row["stage"] == "update" and row["purpose"] == "train" and row["status"] in ("finished", "reused")
+    ]
 
 
 def computed_by(folder: Path) -> frozenset[Ref]:
@@ -57,20 +48,25 @@ def computed_by(folder: Path) -> frozenset[Ref]:
 
 
 def planned_removals(
-    store: Store, made: Sequence[Made], weights: Iterable[int], states: Iterable[int], spared: frozenset[Ref]
+    store: Store,
+    made: Mapping[int, Ref],
+    weights: Iterable[int],
+    states: Iterable[int],
+    spared: frozenset[Ref],
+    seconds: Mapping[Ref, float] = MappingProxyType({}),
 ) -> list[Removal]:
     """Return the removals if only these rounds keep weights and train states; `spared` checkpoints lose nothing.
 
-    What is gone already is left out.
+    `made` are checkpoints by round, `seconds` those that their updates took. What is gone already is left out.
     """
     kept, going_on = set(weights), set(states)
     found = [
-        _removal(store, each, weights=each.round not in kept, state=each.round not in going_on)
-        for each in made
-        if each.ref not in spared
+        _removal(store, index, ref, weights=index not in kept, state=index not in going_on)
+        for index, ref in made.items()
+        if ref not in spared
     ]
-    left = {each.round for each in made if each.round in kept & going_on or each.ref in spared}
-    return [_with_cost(store, each, made, left) for each in found if each.num_bytes]
+    left = {index for index, ref in made.items() if index in kept & going_on or ref in spared}
+    return [_with_cost(store, each, made, left, seconds) for each in found if each.num_bytes]
 
 
 def remove(store: Store, removals: Iterable[Removal], say: Callable[[str], None]) -> int:
@@ -80,10 +76,10 @@ def remove(store: Store, removals: Iterable[Removal], say: Callable[[str], None]
     """
     num_bytes = 0
     for each in removals:
-        state = state_ref(each.made.ref)
+        state = state_ref(each.ref)
         with hold(store.path(state), "", say):
             for name in each.weights:
-                (store.path(each.made.ref) / name).unlink(missing_ok=True)
+                (store.path(each.ref) / name).unlink(missing_ok=True)
             if each.state:
                 store.discard(state)
             store.remove_empty(state)
@@ -91,23 +87,25 @@ def remove(store: Store, removals: Iterable[Removal], say: Callable[[str], None]
     return num_bytes
 
 
-def _removal(store: Store, made: Made, *, weights: bool, state: bool) -> Removal:
-    manifest, kept = store.find(made.ref), store.find(state_ref(made.ref))
+def _removal(store: Store, index: int, ref: Ref, *, weights: bool, state: bool) -> Removal:
+    manifest, kept = store.find(ref), store.find(state_ref(ref))
     if manifest is None or manifest.stage != "update":
-        return Removal(made, (), state=False, num_bytes=0)
-    gone = store.pruned(made.ref)
+        return Removal(index, ref, (), state=False, num_bytes=0)
+    gone = store.pruned(ref)
     lost = [entry for entry in weight_files(manifest.files) if weights and entry.name not in gone]
     lost_state = kept.files if state and kept is not None else ()
     num_bytes = sum(entry.bytes for entry in (*lost, *lost_state))
-    return Removal(made, tuple(entry.name for entry in lost), state=bool(lost_state), num_bytes=num_bytes)
+    return Removal(index, ref, tuple(entry.name for entry in lost), state=bool(lost_state), num_bytes=num_bytes)
 
 
-def _with_cost(store: Store, removal: Removal, made: Sequence[Made], left: set[int]) -> Removal:
-    """Count the updates between the last checkpoint that keeps all and this one."""
-    before = max((index for index in left if index < removal.made.round), default=0)
-    again = [each for each in made if before < each.round <= removal.made.round]
-    known = [each.seconds for each in made if each.seconds]
+def _with_cost(
+    store: Store, removal: Removal, made: Mapping[int, Ref], left: set[int], seconds: Mapping[Ref, float]
+) -> Removal:
+    """Count the updates between the last checkpoint that keeps all and this one; one of unknown time takes the mean."""
+    before = max((index for index in left if index < removal.round), default=0)
+    again = [ref for index, ref in made.items() if before < index <= removal.round]
+    known = [seconds[ref] for ref in made.values() if seconds.get(ref)]
     usual = sum(known) / len(known) if known else 0.0
-    seconds = sum(each.seconds or usual for each in again)
-    same = all(pointer_of(store, each.ref).repeats for each in again)
-    return replace(removal, num_updates=len(again), seconds=seconds, repeats=same)
+    same = all(pointer_of(store, ref).repeats for ref in again)
+    cost_s = sum(seconds.get(ref) or usual for ref in again)
+    return replace(removal, num_updates=len(again), seconds=cost_s, repeats=same)

@@ -10,7 +10,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from uuid import UUID
 
 from prefect import Task, task
@@ -43,7 +43,7 @@ from gradus.tasks.runtime.prefect_shown import (
     made_in,
     publish_round,
 )
-from gradus.tasks.runtime.pruning import Made, computed_by, planned_removals, remove
+from gradus.tasks.runtime.pruning import computed_by, planned_removals, remove
 from gradus.tasks.runtime.resuming import Resuming
 from gradus.tasks.runtime.supervise import HaltedError, Limits, WorkerPool
 from gradus.tasks.stages.context import read_report
@@ -110,8 +110,8 @@ class Session:
         """Run, or reuse, one stage as a Prefect task and remember its outcome; raises what the stage raised."""
         raise_if_interrupted()
         self.pool.raise_if_halted()
-        request = _Request(self, replace(call, config=pinned(call.config)))
-        outcome = _task_called(call.name)(request, wait_for=self._made_by(call.inputs)).result()
+        attempt = partial(_shown_outcome, self, replace(call, config=pinned(call.config)))
+        outcome = _task_called(call.name)(call.label, attempt, wait_for=self._made_by(call.inputs)).result()
         self.outcomes.append(outcome)
         self.on_end(outcome)
         if (account := self._resuming.after(outcome, call)) is not None:
@@ -146,66 +146,61 @@ class Session:
         """
         todo = {(index, ref, index in weights, index in states) for index, ref in made.items()} - self._tidied
         self._tidied |= todo
-        rounds = [Made(index, ref) for index, ref, *_ in sorted(todo)]
+        rounds = {index: ref for index, ref, *_ in sorted(todo)}
         found = frozenset(made.values()) - computed_by(self.journal.folder)
         if removals := planned_removals(self.store, rounds, weights, states, found):
             num_bytes = remove(self.store, removals, self.say)
-            self.journal.pruned([str(each.made.ref) for each in removals], num_bytes)
-
-
-class _Request:
-    """Argument of the Prefect task. Not a dataclass: Prefect would traverse it, and with it every earlier outcome."""
-
-    def __init__(self, session: Session, call: Call) -> None:
-        self.session = session
-        self.call = call
+            self.journal.pruned([str(each.ref) for each in removals], num_bytes)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retries=0)
-def _stage_task(request: _Request) -> State[Outcome]:
+def _stage_task(label: str, attempt: Callable[[], State[Outcome]]) -> State[Outcome]:  # noqa: ARG001 - the run's name
+    return attempt()
+
+
+@cache
+def _task_called(name: str) -> Task[[str, Callable[[], State[Outcome]]], State[Outcome]]:
+    """Return the task of a stage. It is given a callable: Prefect would look into a session for results to wait for.
+
+    No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
+    """
+    return _stage_task.with_options(name=name, task_run_name="{label}")
+
+
+def _shown_outcome(session: Session, call: Call) -> State[Outcome]:
+    """Return the outcome of a stage, or its failure, as a state of Prefect's."""
     try:
-        outcome = _outcome(request)
+        outcome = _outcome(session, call)
     except Exception as error:  # noqa: BLE001 - Prefect's own state would name the type and print a traceback
         log_failure(error)
         return Failed(message=str(in_words(error)), data=error)
-    session = request.session
     log_outcome(outcome, session.store.path(outcome.ref))
     publish_round(session.journal.run, session.store, outcome, session.outcomes)
     return KnownState(type=StateType.COMPLETED, name="Reused" if outcome.reused else "Completed", data=outcome)
 
 
-@cache
-def _task_called(name: str) -> Task[[_Request], State[Outcome]]:
-    """Return the task of a stage, whose runs are called as its calls are.
-
-    No tags: Prefect asks its server for each tag's concurrency slot, seconds a time while that writes events.
-    """
-    return _stage_task.with_options(name=name, task_run_name="{request.call.label}")
-
-
-def _outcome(request: _Request) -> Outcome:
+def _outcome(session: Session, call: Call) -> Outcome:
     """Reuse or compute the stage; raises what it raised."""
-    session, call = request.session, request.call
     forced = call.key in session.forced
     job = planned(session.store, call, run=session.journal.run, seed=session.seed, forced=forced)
     started = time.perf_counter()
     ref = Ref.parse(job.output)
     if not forced and session.store.find(ref) is None:
         wait_until_free(session.store.path(ref), session.say)  # another command may compute it
-    report = None if forced or session.store.find(ref) is None else _reuse(job, request)
+    report = None if forced or session.store.find(ref) is None else _reuse(session, call, job)
     seconds, reused = time.perf_counter() - started, report is not None
     if report is None:
-        report, seconds = _attempt(job, request)
+        report, seconds = _attempt(session, call, job)
     this = UUID(task_run.id) if task_run.id else None
     return Outcome(call.name, call.purpose, call.round, ref, reused, seconds, report, this)
 
 
-def _reuse(job: Job, request: _Request) -> Report | None:
+def _reuse(session: Session, call: Call, job: Job) -> Report | None:
     """Return the report of a finished artifact; None if its run was deleted meanwhile.
 
     The journal names it under the artifact's lock, where a deletion looks whether one does (gradus.flows.deletion).
     """
-    session, ref, label = request.session, Ref.parse(job.output), _label(job, request.call)
+    ref, label = Ref.parse(job.output), _label(call, job)
     try:
         session.store.verify(ref, but=session.store.pruned(ref))
         report = read_report(session.store, ref)
@@ -213,7 +208,7 @@ def _reuse(job: Job, request: _Request) -> Report | None:
         if (session.store.path(ref) / FILE_NAME).exists():
             raise
         return None
-    outside = stage_spec(job.stage).breach(report, request.call.config)
+    outside = stage_spec(job.stage).breach(report, call.config)
     with hold(session.store.path(ref), job.run, session.say):
         if session.store.find(ref) is None:
             return None
@@ -221,33 +216,33 @@ def _reuse(job: Job, request: _Request) -> Report | None:
             session.journal.stage_reused(**label, inputs=job.inputs)
             return report
     if retries(session.store, ref):
-        return _attempt(replace(job, forced=True), request)[0]
+        return _attempt(session, call, replace(job, forced=True))[0]
     attempt = session.journal.stage_started(**label, config=job.recorded, inputs=job.inputs)
-    return _checked(attempt, report, 0.0, job, request)
+    return _checked(session, call, job, attempt, report, 0.0)
 
 
-def _attempt(job: Job, request: _Request) -> tuple[Report, float]:
+def _attempt(session: Session, call: Call, job: Job) -> tuple[Report, float]:
     """Compute the stage; return its report and its seconds, without those in which a worker started."""
-    journal = request.session.journal
-    attempt = journal.stage_started(**_label(job, request.call), config=job.recorded, inputs=job.inputs)
+    journal = session.journal
+    attempt = journal.stage_started(**_label(call, job), config=job.recorded, inputs=job.inputs)
     started = time.perf_counter()
     try:
-        report, seconds = _compute(job, request)
+        report, seconds = _compute(session, call, job)
     except BaseException as error:
         status, message = ending(error)
         journal.stage_finished(attempt, status=status, seconds=time.perf_counter() - started, error=message)
         raise
-    return _checked(attempt, report, seconds, job, request), seconds
+    return _checked(session, call, job, attempt, report, seconds), seconds
 
 
-def _label(job: Job, call: Call) -> Label:
+def _label(call: Call, job: Job) -> Label:
     return {"stage": job.stage, "round": call.round, "purpose": call.purpose, "output": job.output}
 
 
-def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _Request) -> Report:
+def _checked(session: Session, call: Call, job: Job, attempt: str, report: Report, seconds: float) -> Report:
     """Write the end of an attempt to the journal and return its report; raise GateError if a limit is breached."""
-    sentence = stage_spec(job.stage).breach(report, request.call.config)
-    session, status = request.session, "failed" if sentence else "finished"
+    sentence = stage_spec(job.stage).breach(report, call.config)
+    status = "failed" if sentence else "finished"
     folder = str(session.store.path(Ref.parse(job.output)))
     session.journal.stage_finished(
         attempt, status=status, seconds=seconds, report=report, folder=folder, error=sentence
@@ -257,17 +252,17 @@ def _checked(attempt: str, report: Report, seconds: float, job: Job, request: _R
     return report
 
 
-def _compute(job: Job, request: _Request) -> tuple[Report, float]:
-    session, spec = request.session, stage_spec(request.call.name)
+def _compute(session: Session, call: Call, job: Job) -> tuple[Report, float]:
+    spec = stage_spec(call.name)
     artifact = ProgressArtifact(spec.name)
 
     def beat(frac: float, text: str = "") -> None:
         artifact(frac, text)
-        session.on_progress(request.call.label, frac, text)
+        session.on_progress(call.label, frac, text)
 
     beat(0.0, "begun")
-    session.gpu.take(request.call.config)
-    worker = worker_of(spec, request.call.config, separate_sampler=session.separate_sampler)
+    session.gpu.take(call.config)
+    worker = worker_of(spec, call.config, separate_sampler=session.separate_sampler)
     if session.separate_sampler and spec.name == "rollout":
         session.pool.prestart("policy")  # what learns from these rollouts is wanted soon
     limits = Limits(wall_s=wall_limit_s())

@@ -25,7 +25,7 @@ def test_what_was_deleted_after_it_was_found_is_computed_again(tmp_path: Path) -
         session = Session(store, Journal(tmp_path / "runs" / "mine"), pool, 1, on_wait=lambda _text: waits.set())
 
         def outcome() -> Outcome:
-            return stage_adapter._outcome(stage_adapter._Request(session, call))  # pyright: ignore[reportPrivateUsage] - a stage without Prefect
+            return stage_adapter._outcome(session, call)  # pyright: ignore[reportPrivateUsage] - a stage without Prefect
 
         made = outcome()
         assert [made.reused, outcome().reused] == [False, True]
