@@ -2,7 +2,7 @@
 
 from typing import NotRequired, TypedDict
 
-from gradus.tasks.runs.records import Evaluation, Which
+from gradus.tasks.runs.records import Evaluation
 
 
 class SuiteFigures(TypedDict):
@@ -101,9 +101,12 @@ class Costs(Cost):
     computed: int
 
 
-class ForeseenCall(Which, Cost):
+class ForeseenCall(Cost):
     """A stage of a run to come: whether it is reused or computed, why, and its cost."""
 
+    stage: str
+    round: int
+    purpose: str
     what: str
     why: str
 

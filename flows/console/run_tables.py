@@ -57,9 +57,9 @@ def render_run_story(run: RunStory) -> None:
             row["stage"],
             str(row["round"]),
             row["purpose"],
-            "pruned" if row["pruned"] and row["status"] == "finished" else row["status"],
+            "pruned" if row.get("pruned") and row["status"] == "finished" else row["status"],
             f"{row['seconds']:.1f}",
-            size(row["bytes"]),
+            size(row.get("bytes", 0)),
             row["output"],
         )
         for row in run["attempts"]

@@ -20,8 +20,8 @@ from gradus.tasks.host.processes import Warm
 from gradus.tasks.identity.pins import pinned
 from gradus.tasks.inspect.reasons import reason
 from gradus.tasks.inspect.remarks import remarks_of
-from gradus.tasks.runs.history import Precedent, alike, of_call
-from gradus.tasks.runs.records import Report, Summary, Which
+from gradus.tasks.runs.history import Attempt, alike, of_call
+from gradus.tasks.runs.records import Report, Summary
 from gradus.tasks.runtime.calls import Call, Job, Outcome, computed, planned
 from gradus.tasks.stages.context import read_report
 from gradus.tasks.stages.registry import stage_spec
@@ -36,7 +36,7 @@ class Foresight:
 
     store: Overlay
     seed: int
-    known: Sequence[Precedent]
+    known: Sequence[Attempt]
     forced: frozenset[tuple[str, int, str]] = frozenset()
     calls: list[ForeseenCall] = field(default_factory=list[ForeseenCall])
     remarks: list[str] = field(default_factory=list[str])
@@ -129,28 +129,36 @@ class Foresight:
             self.remarks.append(f"{call.label} would fail: {error}")
             return None
 
-    def _expected(self, call: Call, before: list[Precedent]) -> Summary:
+    def _expected(self, call: Call, before: list[Attempt]) -> Summary:
         """Return the counts of the nearest stage that was computed, as an estimate."""
         expected: dict[str, object] = {"groups": 0}
         if before:
-            expected = {**before[0].summary}
+            expected = {**before[0]["summary"]}
             expected.pop("skipped_updates", None)  # whether rewards will vary is not known
         elif call.name == "evaluate":
             expected = {"suite": call.purpose, "judged": 0, "rollouts": 0, "pass_at": {"1": {"value": 0.0}}}
         return cast("Summary", expected)
 
-    def _costs(self, call: Call, why: str, before: list[Precedent]) -> ForeseenCall:
+    def _costs(self, call: Call, why: str, before: list[Attempt]) -> ForeseenCall:
         """Return the call with its estimated cost, in proportion to its rollouts if their number is known."""
         measured = before[0] if before else None
-        there = int(measured.summary.get("rows", 0)) if measured and call.name == "rollout" else 0
+        there = int(measured["summary"].get("rows", 0)) if measured and call.name == "rollout" else 0
         plans = [ref for ref in call.inputs.get("plan", ()) if call.name == "rollout" and ref not in self._pending]
         rollouts = sum(sum(self.store.read(ref, ["n"]).column("n").to_pylist()) for ref in plans) or there or None
         scale = rollouts / there if rollouts and there else 1.0
-        tokens = round(scale * measured.summary.get("tokens", 0)) if measured and there else None
-        seconds = scale * measured.seconds if measured else None
+        tokens = round(scale * measured["summary"].get("tokens", 0)) if measured and there else None
+        seconds = scale * measured["seconds"] if measured else None
         return {**_foreseen(call, COMPUTED, why), "rollouts": rollouts, "tokens": tokens, "seconds": seconds}
 
 
 def _foreseen(call: Call, what: str, why: str = "") -> ForeseenCall:
-    key: Which = {"stage": call.name, "round": call.round, "purpose": call.purpose}
-    return {**key, "what": what, "why": why, "rollouts": None, "tokens": None, "seconds": None}
+    return {
+        "stage": call.name,
+        "round": call.round,
+        "purpose": call.purpose,
+        "what": what,
+        "why": why,
+        "rollouts": None,
+        "tokens": None,
+        "seconds": None,
+    }

@@ -20,7 +20,7 @@ from gradus.data.lake.schema import TABLES
 from gradus.data.lake.store import Ref, Store
 from gradus.data.records import Json, JsonObject
 from gradus.tasks.formats import short
-from gradus.tasks.runs.history import Attempt, Key, Precedent, Story, key_of, of_call, read_story
+from gradus.tasks.runs.history import Attempt, Key, Story, key_of, of_call, read_story
 from gradus.tasks.runs.records import Label
 from gradus.tasks.stages.registry import installed
 
@@ -36,15 +36,15 @@ class Explained(Label):
     why: str
 
 
-def reason(store: Store, identity: Identity, inputs: Mapping[str, Sequence[str]], before: Sequence[Precedent]) -> str:
+def reason(store: Store, identity: Identity, inputs: Mapping[str, Sequence[str]], before: Sequence[Attempt]) -> str:
     """Return one phrase: what differs from the nearest of the calls before, by name."""
-    known = [(each, _manifest(store, each.output)) for each in before[:_NUM_COMPARED]]
+    known = [(each, _manifest(store, Ref.parse(each["output"]))) for each in before[:_NUM_COMPARED]]
     kept = [(each, manifest) for each, manifest in known if manifest is not None and manifest.identity]
     if not kept:
-        return f"what run {known[0][0].run} computed is gone from the lake" if known else NEVER
+        return f"what run {known[0][0]['run']} computed is gone from the lake" if known else NEVER
     nearest, manifest = min(kept, key=lambda pair: num_differences(identity, pair[1].identity))
     found = _explained(store, identity, inputs, manifest, frozenset())
-    return f"{'; '.join(found)} (run {nearest.run})" if found else f"asked for again (as in run {nearest.run})"
+    return f"{'; '.join(found)} (run {nearest['run']})" if found else f"asked for again (as in run {nearest['run']})"
 
 
 def _explained(
@@ -87,14 +87,14 @@ def _manifest(store: Store, ref: Ref) -> Manifest | None:
         return None
 
 
-def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
+def explain(store: Store, known: Sequence[Attempt], folder: Path, chosen: Callable[[Key], bool]) -> list[Explained]:
     """Return what became of the chosen calls of a run, and why: a row an attempt, in the order they began."""
     rows: list[Explained] = []
     story = read_story(folder)
     for attempt in story.rows.values():
         if not chosen(key := key_of(attempt)):
             continue
-        before = [each for each in of_call(known, key) if each.started < attempt["started"]]
+        before = [each for each in of_call(known, key) if each["started"] < attempt["started"]]
         rows.append(
             {
                 "stage": attempt["stage"],
@@ -108,11 +108,11 @@ def explain(store: Store, known: Sequence[Precedent], folder: Path, chosen: Call
     return rows
 
 
-def _of_attempt(store: Store, attempt: Attempt, story: Story, run: str, before: Sequence[Precedent]) -> str:
+def _of_attempt(store: Store, attempt: Attempt, story: Story, run: str, before: Sequence[Attempt]) -> str:
     manifest = _manifest(store, Ref.parse(attempt["output"]))
     if attempt["status"] == "reused":
-        same = [each for each in before if str(each.output) == attempt["output"]]
-        made = f"run {same[0].run}" if same and same[0].run != run else "an earlier start of this run"
+        same = [each for each in before if each["output"] == attempt["output"]]
+        made = f"run {same[0]['run']}" if same and same[0]["run"] != run else "an earlier start of this run"
         now = story.inputs.get(attempt["output"], {})
         anew = [role for role, refs in now.items() if manifest and list(refs) != manifest.parents.get(role)]
         if anew:  # it was made of other artifacts than it would be made of now

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import NotRequired
 
 from gradus.data.errors import CorruptArtifactError, OnDamage, UsageError, refuse
-from gradus.data.lake.names import Ref
 from gradus.data.nearest import unique
 from gradus.data.runlock import holder
 from gradus.tasks.runs.journal import EVENTS, read_events
-from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary, Which
+from gradus.tasks.runs.records import Brief, Counts, Label, StageFinished, StageReused, StageStarted, Summary
 from gradus.tasks.runs.run_settings import RUN, read_settings
 
 AGAIN = "run the same command again to resume"
@@ -30,14 +30,23 @@ Key = tuple[str, int, str]
 
 
 class Attempt(Label):
-    """An attempt of a stage, or its reuse, which has no name."""
+    """An attempt of a stage, or its reuse, which has no name and took no time."""
 
+    run: str
     attempt: str | None
+    """Its name in the journal."""
     start: int
+    """Number of the command, of those of the run, that came to the stage."""
     started: float
     seconds: float
     error: str
     status: str
+    summary: Summary
+    """Counts that the stage reported; empty before it ended, and if it was reused."""
+    bytes: NotRequired[int]
+    """Of its artifact, where the lake was asked."""
+    pruned: NotRequired[str]
+    """Day on which files of its artifact were pruned, where the lake was asked; empty if none were."""
 
 
 def run_folders(runs: Path) -> list[Path]:
@@ -60,11 +69,7 @@ def run_names(runs: Path) -> list[str]:
 
 
 def attempts(folder: Path, on_damage: OnDamage = refuse) -> Iterator[Attempt]:
-    """Stage attempts in the order they began, each with how it ended.
-
-    `attempt` is the name that the journal's metrics have, null where a stage was reused; `start` is the number of the
-    command, of those that were given for the run, that came to the stage.
-    """
+    """Return the attempts of stages in the order they began, each with how it ended."""
     yield from read_story(folder, on_damage).rows.values()
 
 
@@ -73,7 +78,7 @@ def last_outputs(folder: Path) -> dict[Key, str]:
     return {key_of(row): row["output"] for row in attempts(folder)}
 
 
-def key_of(row: Which) -> Key:
+def key_of(row: Label) -> Key:
     """Return the key of an attempt's call."""
     return row["stage"], row["round"], row["purpose"]
 
@@ -152,13 +157,13 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
                 _kill(story.rows)
                 story.status, story.error = event["status"], event.get("error", "")
             case "stage_started":
-                story.rows[event["attempt"]] = _begun(event, start, "running")
+                story.rows[event["attempt"]] = _begun(folder.name, event, start, "running")
                 inputs[event["attempt"]] = event.get("inputs", {})
             case "stage_finished":
                 if event["attempt"] in story.rows:  # its beginning may have been moved out of the journal
                     _end(story, event, inputs[event["attempt"]])
             case "stage_reused":
-                story.rows[f"reused-{len(story.rows)}"] = _begun(event, start, "reused")
+                story.rows[f"reused-{len(story.rows)}"] = _begun(folder.name, event, start, "reused")
                 given = event.get("inputs", story.inputs.get(event["output"], {}))
                 story.inputs[event["output"]] = given
                 if is_main_evaluation(event):
@@ -171,6 +176,7 @@ def read_open(folder: Path, on_damage: OnDamage) -> Story:
 def _end(story: Story, event: StageFinished, inputs: Mapping[str, list[str]]) -> None:
     row, story.ended[event["attempt"]] = story.rows[event["attempt"]], event
     row["status"], row["seconds"], row["error"] = event["status"], round(event["seconds"], 3), event.get("error", "")
+    row["summary"] = event.get("summary", {})
     if row["status"] == "finished":
         story.inputs[row["output"]] = inputs
         if is_main_evaluation(row):
@@ -197,18 +203,20 @@ def _kill(rows: Mapping[str, Attempt]) -> None:
             row["status"] = "killed"
 
 
-def _begun(event: StageStarted | StageReused, start: int, status: str) -> Attempt:
+def _begun(run: str, event: StageStarted | StageReused, start: int, status: str) -> Attempt:
     return {
         "stage": event["stage"],
         "round": event["round"],
         "purpose": event["purpose"],
         "output": event["output"],
+        "run": run,
         "attempt": event.get("attempt"),
         "start": start,
         "started": event["time"],
         "seconds": 0.0,
         "error": "",
         "status": status,
+        "summary": {},
     }
 
 
@@ -241,53 +249,29 @@ def brief_from(folder: Path, story: Story, counts: Counts, on_damage: OnDamage) 
     }
 
 
-@dataclass(frozen=True)
-class Precedent:
-    """An attempt of a stage that ended well: in which run, with what result, in how many seconds."""
-
-    run: str
-    key: Key
-    output: Ref
-    started: float
-    seconds: float
-    summary: Summary
+def of_call(found: Sequence[Attempt], key: Key) -> list[Attempt]:
+    """Return the attempts of the same stage, round and purpose."""
+    return [each for each in found if key_of(each) == key]
 
 
-def of_call(found: Sequence[Precedent], key: Key) -> list[Precedent]:
-    """Return the precedents of the same stage, round and purpose."""
-    return [each for each in found if each.key == key]
-
-
-def alike(found: Sequence[Precedent], key: Key) -> list[Precedent]:
+def alike(found: Sequence[Attempt], key: Key) -> list[Attempt]:
     """Return those most like a call: of its round and purpose if there are any, else of its purpose, else all."""
     stage, _, purpose = key
-    same_stage = [each for each in found if each.key[0] == stage]
-    same_purpose = [each for each in same_stage if each.key[2] == purpose]
+    same_stage = [each for each in found if each["stage"] == stage]
+    same_purpose = [each for each in same_stage if each["purpose"] == purpose]
     return of_call(found, key) or same_purpose or same_stage
 
 
-def precedents(runs: Path, prefer: str = "") -> list[Precedent]:
+def precedents(runs: Path, prefer: str = "") -> list[Attempt]:
     """Return every attempt that ended well, newest first; those of runs whose name begins with `prefer` come first."""
     folders = run_folders(runs)[:NUM_RUNS]
     folders.sort(key=lambda folder: not folder.name.startswith(prefer))
     return [each for folder in folders for each in reversed(_finished(folder, refuse))]
 
 
-def _finished(folder: Path, on_damage: OnDamage) -> list[Precedent]:
+def _finished(folder: Path, on_damage: OnDamage) -> list[Attempt]:
     """Return the attempts of a run that ended well, in the order they began."""
-    story = read_story(folder, on_damage)
-    return [
-        Precedent(
-            folder.name,
-            key_of(row),
-            Ref.parse(row["output"]),
-            row["started"],
-            row["seconds"],
-            story.ended[name]["summary"],
-        )
-        for name, row in story.rows.items()
-        if row["status"] == "finished"
-    ]
+    return [row for row in attempts(folder, on_damage) if row["status"] == "finished"]
 
 
 @dataclass(frozen=True)
@@ -304,7 +288,7 @@ class ComputedSeconds:
     @cached_property
     def _seconds(self) -> Mapping[str, float]:
         found = (each for folder in run_folders(self.runs) for each in _finished(folder, self.on_damage))
-        return {str(each.output): each.seconds for each in found}
+        return {each["output"]: each["seconds"] for each in found}
 
 
 def is_evaluation(purpose: str) -> bool:

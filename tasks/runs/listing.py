@@ -47,18 +47,11 @@ class RunList(TypedDict):
     bytes_by_table: dict[str, int]
 
 
-class SizedAttempt(Attempt):
-    """An attempt with the bytes of its artifact, and the day on which files of it were pruned; empty if none were."""
-
-    bytes: int
-    pruned: str
-
-
 class RunStory(Listed):
     """A run with everything that it did."""
 
     bytes_by_table: dict[str, int]
-    attempts: list[SizedAttempt]
+    attempts: list[Attempt]
     resumed: list[Account]
     """The prompts so far, kept and sampled again, each time that the run went on."""
     logs: str

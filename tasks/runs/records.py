@@ -176,17 +176,12 @@ class Owner(TypedDict, total=False):
     host: str
 
 
-class Which(TypedDict):
-    """Key of a call of a stage."""
+class Label(TypedDict):
+    """The call of a stage, and its artifact."""
 
     stage: str
     round: int
     purpose: str
-
-
-class Label(Which):
-    """Key of the call of a stage that an event is about, and its artifact."""
-
     output: str
 
 

@@ -117,14 +117,14 @@ class Fold:
         self._count_round(call)
         return self.points(call, time_s, metrics)
 
-    def chosen(self, call: records.Which, samples: Sequence[records.Sample]) -> Sequence[records.Sample]:
+    def chosen(self, call: records.Label, samples: Sequence[records.Sample]) -> Sequence[records.Sample]:
         """Return as many samples of a score, half from the front and half from the back, as its round has left."""
         done = self._traces.get(call["round"], 0)
         found = ends(samples, max(0, self.traces_per_round - done))
         self._traces[call["round"]] = done + len(found)
         return found
 
-    def points(self, call: records.Which, time_s: float, metrics: records.Metrics) -> list[Point]:
+    def points(self, call: records.Label, time_s: float, metrics: records.Metrics) -> list[Point]:
         """Return those of a stage's metrics that are shown on the whole run, at the step of its round."""
         found: list[Point] = []
         for name, value in metrics.items():
@@ -189,7 +189,7 @@ class Fold:
         self._add("total/cpu_s", times.get("perf/cpu_s", 0.0))
         self._add("total/gpu_s", times.get("perf/gpu_s", 0.0))
 
-    def _count_round(self, call: records.Which) -> None:
+    def _count_round(self, call: records.Label) -> None:
         if call["stage"] == "update":
             self.totals["total/rounds"] = max(call["round"], self.num_rounds)
 

@@ -197,7 +197,7 @@ class Sender:
         self._problems(event, event["inputs"])
         self._experiment.params(run_id, event["config"])
 
-    def _problems(self, call: records.Which, inputs: Mapping[str, Sequence[str]]) -> None:
+    def _problems(self, call: records.Label, inputs: Mapping[str, Sequence[str]]) -> None:
         roles = {"curate": "training", "evaluate": "evaluation"}
         role = roles.get(call["stage"], "") if call["purpose"] == "train" or call["stage"] == "evaluate" else ""
         if role and inputs.get("problems"):

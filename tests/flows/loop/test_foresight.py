@@ -21,10 +21,10 @@ from gradus.tasks.artifacts.ahead import overlay
 from gradus.tasks.config.curation import CurateConfig, SampleConfig
 from gradus.tasks.config.rollout import RolloutConfig
 from gradus.tasks.config.settings import Home
-from gradus.tasks.runs.history import Precedent
+from gradus.tasks.runs.history import Attempt
 from gradus.tasks.runtime.calls import Call, planned
 
-NOTHING_KNOWN: list[Precedent] = []
+NOTHING_KNOWN: list[Attempt] = []
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from gradus.data.lake.store import Store
 from gradus.tasks.host.libraries import hide_git
 from gradus.tasks.runs.journal import EVENTS, append_line
-from gradus.tasks.runs.records import Which
+from gradus.tasks.runs.records import Label
 from gradus.tasks.tracking.client import STATE, status, tracking_uri
 from gradus.tasks.tracking.facts import REPORT_PAGE, SAMPLE_TABLE
 from gradus.tasks.tracking.fold import Fold
@@ -111,7 +111,7 @@ def fold_of(recipe: dict[str, Any]) -> Fold:
 @pytest.mark.parametrize(("every", "step"), [(0, 0), (2, 4)])
 def test_a_gain_is_an_end_value_unless_there_are_evaluations_between(every: int, step: int) -> None:
     fold = fold_of({"evaluate": {"suites": [{"every": every}]}})
-    call: Which = {"stage": "evaluate", "round": 4, "purpose": "eval"}
+    call: Label = {"stage": "evaluate", "round": 4, "purpose": "eval", "output": "evaluations/a"}
     metrics = {"eval/own/gain": 0.25, "eval/own/ci_low": 0.5, "eval/own/pass_at_1": 0.75}
     assert fold.points(call, 1.5, metrics) == [
         ("1 eval/gain", 0.25, 1500, step),
@@ -126,7 +126,7 @@ def test_zeros_that_say_nothing_wait_for_a_value_that_does() -> None:
     told: list[Any] = []
     means: list[int] = []
     for round_, share in enumerate((0.0, 0.0, 0.25, 0.0), start=1):
-        call: Which = {"stage": "score", "round": round_, "purpose": "train"}
+        call: Label = {"stage": "score", "round": round_, "purpose": "train", "output": "scores/a"}
         metrics = {"verifier/error_frac": share, "verifier/timeout_frac": 0.0, "reward/mean": 0.0}
         points = fold.points(call, round_, metrics)
         told.append([(name, step, value) for name, value, _, step in points if name != "2 reward/mean"])
