@@ -280,10 +280,6 @@ def planned(
         identity["facts"] = facts
     if spec.draws:
         identity["seed"] = seed
-    if reads and store.find(Ref(spec.makes, identity_digest(identity))) is None:
-        # Before a stage named its columns, every byte of an input counted: what was computed then is found by its name.
-        whole = {**identity, "parents": {role: [key_of(ref, None) for ref in refs] for role, refs in given.items()}}
-        identity = whole if store.find(Ref(spec.makes, identity_digest(whole))) is not None else identity
     return Job(
         stage=spec.name,
         lake=str(store.root),

@@ -99,17 +99,3 @@ def test_scores_that_were_written_again_are_read_again(store: Store) -> None:
     writer.write_table(pa.Table.from_pylist([{**SCORE, "reward": 0.0}]))
     writer.commit(identity=identity)
     assert store.content_key(ref, columns) != before
-
-
-def test_what_was_computed_when_every_byte_counted_is_found(store: Store) -> None:
-    scores = put(store, "scores", SCORE)
-    call = Call("update", UpdateConfig(), {"scores": [scores], "policy": [POLICY]})
-    new = planned(store, call, run="", seed=1)
-    keys = {"policy": [store.content_key(POLICY)], "scores": [store.content_key(scores)]}
-    identity = {**new.identity, "parents": keys}
-    writer = store.writer(Ref("checkpoints", identity_digest(identity)))
-    writer.write_file("config.json", b"{}")
-    writer.commit(identity=identity)
-    found = planned(store, call, run="", seed=1)
-    assert (found.output, found.identity) == (str(writer.ref), identity)
-    assert update(store, {**SCORE, "verifier": "mine@2"}) == new.output
