@@ -7,6 +7,7 @@ export OMP_NUM_THREADS ?= 2
 # pip compiles nothing here, so Python must keep what it compiles: some 8,000 files, again in every process otherwise.
 unexport PYTHONDONTWRITEBYTECODE
 # Without --no-compile pip compiles all of some 21,000 files (137 s); Python compiles those that are imported.
+# pip 23, which Python 3.11 brings, takes 200 s where pip 26 takes 90: it reads the index pages of all pins slowly.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 
 .PHONY: setup demo test check types every-test quick test-methods format docs ui bench ladder clean
@@ -16,6 +17,7 @@ setup: $(VENV)/.installed $(VENV)/.database  ## virtual environment, pinned inst
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit("Gradus needs Python 3.11 or newer; name one: make PYTHON=python3.12" if sys.version_info < (3, 11) else 0)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP_INSTALL) 'pip>=26'
 	$(PIP_INSTALL) -c constraints.txt -e '.[$(EXTRAS)]'
 	@echo '$(EXTRAS)' > $@
 
