@@ -64,6 +64,8 @@ def test_what_is_pruned_is_known_refused_in_a_sentence_and_comes_back(trained: t
         (1, "weights", 1),
         (2, "weights", 2),
     ]
+    took = [row["seconds"] for row in program.json("show", run)["attempts"] if row["stage"] == "update"]
+    assert [c["seconds"] for c in planned["checkpoints"]] == [round(took[0], 1), round(took[0] + took[1], 1)]
     assert (lake / str(made[0]) / WEIGHTS).exists()
     before = bytes_below(lake)
     code, out, err = program.run("prune", run, "--keep", "last=1")

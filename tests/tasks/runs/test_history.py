@@ -94,6 +94,9 @@ def test_a_run_has_its_gain_its_date_and_the_bytes_that_lie_on_the_disk(place: P
     shown = read_run(place.home.runs, "demo-1", lake)
     assert shown["bytes_by_table"] == sizes
     assert [row["bytes"] for row in shown["attempts"]][2] == sizes["checkpoints"]
+    assert {row["run"] for row in shown["attempts"]} == {"demo-1"}
+    before, _, update, after = (row["summary"] for row in shown["attempts"])
+    assert (before, update, after) == ({"pass_at": {"1": {"value": 0.25}}}, {}, {"pass_at": {"1": {"value": 0.75}}})
 
 
 def test_the_evaluation_that_was_reused_counts_by_its_report_and_a_deleted_artifact_is_missed(place: Place) -> None:
